@@ -1,0 +1,134 @@
+"""What a drafter is, seen from the engine and from the trainer.
+
+Protocol of one decode, per row of a batch: after prefill, and after every verification, the
+engine calls `observe` with the target features of the newly committed positions and with the
+token that follows each of them; the last such token is the newest committed one (the anchor),
+whose own features do not exist yet. Then `draft` proposes the tokens after the anchor. A session
+owns whatever cache the drafter needs; rejected drafts never reach it, so nothing is rolled back.
+
+Shapes: B batch rows, T sequence positions, Q newly committed positions (padded to the longest
+row), L tapped layers, D target width, V target vocabulary, K draft slots.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingBatch:
+    """Sequences the target emitted, right-padded, with the features of their positions."""
+
+    ids_BT: Tensor
+    """int64 token ids; what lies beyond a row's length is arbitrary."""
+
+    lengths_B: Tensor
+    """int64 true lengths. Padding is known from these, never from an id."""
+
+    supervised_BT: Tensor
+    """bool; True where the token itself is an answer token that the target emitted. False in padding."""
+
+    features_BTLD: Tensor
+    """Outputs of the tapped layers. The last position of a row may be zeros: nothing follows it."""
+
+    final_BTD: Tensor
+    """Last hidden state after the target's final norm, i.e. the input of its lm_head."""
+
+    seed: int
+    """Drives every random choice of the step (anchors, noise), so that a resumed step repeats exactly."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTerms:
+    """A training step's loss as a sum and its weight, so that any split of a batch adds up.
+
+    The loss of an optimiser step is sum(loss_sum) / sum(weight_sum) over micro-batches and ranks.
+    """
+
+    loss_sum: Tensor
+    """Scalar with gradient: the weighted sum of token losses."""
+
+    weight_sum: Tensor
+    """Scalar without gradient: what `loss_sum` is divided by, over the whole optimiser step."""
+
+    correct_K: Tensor
+    """Per draft slot: supervised predictions whose arg max is the target's token."""
+
+    counted_K: Tensor
+    """Per draft slot: supervised predictions."""
+
+
+class DraftSession(ABC):
+    """The state of a drafter over the rows of one running batch."""
+
+    @abstractmethod
+    def observe(self, rows_B: Tensor, features_BQLD: Tensor, next_ids_BQ: Tensor, counts_B: Tensor) -> None:
+        """Take in newly committed positions.
+
+        Args:
+            rows_B: int64 session rows.
+            features_BQLD: Target features of each row's next `counts_B` positions, in order.
+            next_ids_BQ: The token that follows each of these positions.
+            counts_B: How many of the Q positions are real for each row; the rest is padding. Zero is allowed.
+        """
+
+    @abstractmethod
+    def draft(self, num_rows: int, depth: int) -> Tensor:
+        """Propose `depth` tokens after the anchor of rows 0..num_rows-1. Returns int64 [num_rows, depth], target ids."""
+
+    @abstractmethod
+    def reset(self, row: int) -> None:
+        """Forget a row, so that a new sequence can start in it."""
+
+    @abstractmethod
+    def move(self, source: int, destination: int) -> None:
+        """Move the state of row `source` over row `destination` (the engine keeps active rows in front)."""
+
+
+class DraftSource(ABC):
+    """Anything an engine can draft with, trained or not."""
+
+    tapped_layers: tuple[int, ...]
+    """Target layers whose outputs `observe` receives, strictly increasing, 0-based. Empty: none."""
+
+    max_depth: int | None
+    """Largest draft depth, None if unbounded."""
+
+    @abstractmethod
+    def open_session(self, max_rows: int, max_length: int) -> DraftSession:
+        """Allocate state for a batch of at most `max_rows` rows of at most `max_length` positions."""
+
+
+class TrainableDrafter(nn.Module, DraftSource):
+    """A drafter with weights. Calling it with a `TrainingBatch` is a training step and returns `StepTerms`.
+
+    Frozen parts of the target (embedding, lm_head) are held without being registered, so parameters,
+    gradients, checkpoints and exports hold the drafter alone.
+    """
+
+    @abstractmethod
+    def forward(self, batch: TrainingBatch) -> StepTerms:
+        """One training step's forward."""
+
+    @abstractmethod
+    def export_config(self) -> dict[str, Any]:
+        """Content of `config.json` in the form that SGLang and vLLM load."""
+
+    @abstractmethod
+    def export_tensors(self) -> dict[str, Tensor]:
+        """Tensors under the names that SGLang and vLLM load."""
+
+    @abstractmethod
+    def load_tensors(self, tensors: dict[str, Tensor], origin: Path) -> None:
+        """Load what `export_tensors` wrote.
+
+        Raises:
+            ArtifactError: A name is missing or unknown, or a shape differs; the message names it.
+        """
+
+    def num_parameters(self) -> int:
+        """Trainable parameters."""
+        return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)

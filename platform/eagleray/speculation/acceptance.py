@@ -1,0 +1,73 @@
+"""Acceptance statistics from per-cycle counts: the one place where tau is computed.
+
+One cycle = draft + verify. Acceptance length (tau) is the mean number of tokens committed per
+target verification, including the bonus token, pooled over all cycles; the token that prefill
+yields is not counted, and tokens cut by a stop or a limit are not counted. Plain decoding is 1.0.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+DEFINITION = "tokens delivered per target verification, bonus token included, prefill excluded, pooled over cycles"
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """Counts of one verification."""
+
+    drafted: int
+    """Draft tokens that were verified (0 in plain decoding)."""
+
+    accepted: int
+    """Draft tokens delivered: the accepted prefix, less what a stop or limit cut off. 0..drafted."""
+
+    delivered: int
+    """Tokens committed to the answer by this cycle, bonus included, after cuts. accepted..accepted+1."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceSummary:
+    """Pooled acceptance of a set of cycles."""
+
+    cycles: int
+    delivered_tokens: int
+    accepted_draft_tokens: int
+    drafted_tokens: int
+    acceptance_length: float
+    """tau; 1.0 = the drafter never helps. 0.0 when there was no cycle."""
+    acceptance_rate_by_slot: tuple[float, ...]
+    """Slot k (0-based): share of the cycles whose slots before k were all accepted in which slot k was too."""
+
+
+def summarize(cycles: Iterable[Cycle]) -> AcceptanceSummary:
+    """Pool per-cycle counts.
+
+    A slot enters the denominator of its rate only where it was drafted, every slot before it was
+    accepted, and the answer did not end before it was judged.
+    """
+    reached: list[int] = []
+    passed: list[int] = []
+    count = delivered = accepted = drafted = 0
+    for cycle in cycles:
+        count += 1
+        delivered += cycle.delivered
+        accepted += cycle.accepted
+        drafted += cycle.drafted
+        if cycle.drafted > len(reached):
+            extra = cycle.drafted - len(reached)
+            reached.extend([0] * extra)
+            passed.extend([0] * extra)
+        for slot in range(cycle.accepted):
+            reached[slot] += 1
+            passed[slot] += 1
+        # A bonus token was delivered, so the slot after the accepted prefix was judged and rejected.
+        if cycle.delivered > cycle.accepted and cycle.accepted < cycle.drafted:
+            reached[cycle.accepted] += 1
+    return AcceptanceSummary(
+        cycles=count,
+        delivered_tokens=delivered,
+        accepted_draft_tokens=accepted,
+        drafted_tokens=drafted,
+        acceptance_length=delivered / count if count else 0.0,
+        acceptance_rate_by_slot=tuple(p / r if r else 0.0 for p, r in zip(passed, reached, strict=True)),
+    )
