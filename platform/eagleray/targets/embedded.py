@@ -7,8 +7,8 @@ logits before and after are equal, and known greedy answers come out.
 
 Two things need mending on the way. transformers marks a GGUF-loaded model as quantised and then
 refuses to save it, so the weights move into a fresh, unquantised model. And it maps the `smollm`
-pre-tokenizer to a plain byte-level one, which loses the split of digits: "\\n\\n7" would become
-two tokens where the model was trained on three.
+pre-tokenizer to a plain byte-level one, which loses the split of digits: a run of white space
+before a digit would come out in other pieces than the model was trained on.
 """
 
 import hashlib
@@ -32,6 +32,9 @@ CONVERSION = 1
 
 KNOWN_ANSWERS = {"What is the capital of France?": "The capital of France is Paris."}
 """Greedy fp32 answers that prove the converted folder talks as the original does."""
+
+KNOWN_PIECES = {"a\n\n7": ["a", "\u010a\u010a", "7"]}
+"""Pieces that show the digit split at work; without it the line breaks come out one by one."""
 
 
 def embedded_gguf() -> Path:
@@ -75,6 +78,8 @@ def prepare_embedded(cache_dir: Path | None = None) -> Path:
     aside = Path(tempfile.mkdtemp(prefix="converting-", dir=root))
     try:
         _convert(gguf, aside)
+        for path in (aside, *aside.iterdir()):
+            path.chmod(0o755 if path.is_dir() else 0o644)
         try:
             os.replace(aside, folder)
         except OSError:
@@ -96,7 +101,7 @@ def _convert(gguf: Path, folder: Path) -> None:
     )
     original = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     settings = original.config.to_dict()
-    for key in ("quantization_config", "_name_or_path"):
+    for key in ("quantization_config", "_name_or_path", "_model_name_or_path"):
         settings.pop(key, None)
     model = LlamaForCausalLM(LlamaConfig(**settings)).to(torch.float32)
     model.load_state_dict(original.state_dict())
@@ -115,6 +120,10 @@ def _verify(original: Any, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
+    for text, expected_pieces in KNOWN_PIECES.items():
+        pieces = tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids)
+        if pieces != expected_pieces:
+            raise NumericsError(f"Converted tokenizer splits {text!r} into {pieces}; expected {expected_pieces}.")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     for question, expected in KNOWN_ANSWERS.items():
         ids = tokenizer.apply_chat_template(

@@ -71,8 +71,8 @@ class TargetGeometry:
                 f"Target model_type is {family!r}; the native decoder runs {', '.join(DECODER_FAMILIES)}. "
                 "Choose a target of one of these families in target.model."
             )
-        rope = dict(config.get("rope_parameters") or {})
-        scaling = rope or dict(config.get("rope_scaling") or {})
+        rope = config.get("rope_parameters") or {}
+        scaling = dict(rope or config.get("rope_scaling") or {})
         scaling.pop("rope_theta", None)
         scaling_type = scaling.get("rope_type", scaling.get("type", "default"))
         num_heads = config["num_attention_heads"]
