@@ -1,0 +1,33 @@
+"""From prompts to shard jobs: a fixed partition, so that a shard is the same whenever it is made."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eagleray.corpus.manifest import ContentKey
+from eagleray.corpus.prompts import Prompt
+from eagleray.settings import fingerprint
+
+ENCODER_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardJob:
+    """The prompts of one shard."""
+
+    index: int
+    prompts: tuple[Prompt, ...]
+
+
+def plan_shards(prompts: Sequence[Prompt], rows_per_shard: int) -> list[ShardJob]:
+    """Cut prompts into consecutive shard jobs; the last one may be smaller."""
+    return [
+        ShardJob(index=index, prompts=tuple(prompts[start : start + rows_per_shard]))
+        for index, start in enumerate(range(0, len(prompts), rows_per_shard))
+    ]
+
+
+def sample_id(prompt: Prompt, key: ContentKey) -> str:
+    """Stable id of the sample this prompt gives: hash of prompt, target, template and sampling."""
+    return fingerprint(
+        [prompt.prompt_id, key.target_hash, key.template_hash, key.dtype, key.sampling, key.max_new_tokens]
+    )

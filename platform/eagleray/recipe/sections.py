@@ -1,0 +1,71 @@
+"""The sections of a recipe, put together from the rooms that own them.
+
+Adding a drafter or an engine adds one member to a union here.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from eagleray.corpus.config import PromptsConfig
+from eagleray.distillation.config import DistilConfig
+from eagleray.drafters.dflash.config import DFlashConfig
+from eagleray.drafters.eagle3.config import Eagle3Config
+from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
+from eagleray.engines.native.config import NativeEngineConfig
+from eagleray.evaluation.config import EvaluationConfig
+from eagleray.settings import Settings
+from eagleray.targets.config import TargetConfig
+from eagleray.training.config import TrainingConfig
+
+TrainedDrafterConfig = Annotated[Eagle3Config | DFlashConfig, Field(discriminator="name")]
+UntrainedDrafterConfig = PromptLookupConfig
+EngineConfig = NativeEngineConfig
+
+
+class RunConfig(Settings):
+    """Where a run keeps everything it makes."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Folder of the run under `root`; the same name continues the same run."""
+
+    root: Path = Path("runs")
+    """Parent of all runs. On a cluster of several machines: a path that all of them share."""
+
+
+class DrafterSection(Settings):
+    """One drafter of a recipe and how it is trained."""
+
+    drafter: TrainedDrafterConfig
+    training: TrainingConfig
+
+
+class PipelineRecipe(Settings):
+    """From prompts to judged drafters."""
+
+    kind: Literal["pipeline"]
+    run: RunConfig
+    target: TargetConfig = TargetConfig()
+    engine: EngineConfig
+    prompts: PromptsConfig
+    distil: DistilConfig = DistilConfig()
+    drafters: dict[str, DrafterSection] = Field(min_length=1)
+    """Label -> drafter. The label names the drafter in folders and reports."""
+    baselines: dict[str, UntrainedDrafterConfig] = {}
+    """Label -> training-free drafter, evaluated beside the trained ones."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @field_validator("drafters", "baselines")
+    @classmethod
+    def _labels_are_names(cls, value: dict[str, Settings]) -> dict[str, Settings]:
+        for label in value:
+            if not label.isidentifier():
+                raise ValueError(f"label {label!r} must be letters, digits and underscores")
+        return value
+
+    @model_validator(mode="after")
+    def _labels_differ(self) -> "PipelineRecipe":
+        if both := set(self.drafters) & set(self.baselines):
+            raise ValueError(f"label {sorted(both)[0]!r} names a drafter and a baseline; choose another")
+        return self

@@ -1,0 +1,74 @@
+"""What a run has done: one record per stage, with the inputs it was done for.
+
+A stage is skipped when its record says complete for the same inputs, continued when it was begun
+for the same inputs, and refused when the inputs changed: the fields that differ are named and
+nothing made so far is touched.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from eagleray.errors import DataError
+from eagleray.settings import Settings
+
+
+class StageRecord(Settings):
+    """State of one stage on disk."""
+
+    stage: str
+    inputs: dict[str, Any]
+    """Everything the outcome depends on, as plain data."""
+    complete: bool = False
+    wall_s: float = 0.0
+    """Summed over all attempts."""
+    peak_rss_bytes: int = 0
+    """Largest resident set of any process of the stage."""
+    facts: dict[str, Any] = {}
+    """What later stages and the report want to know of it."""
+
+
+def begin_stage(folder: Path, stage: str, inputs: dict[str, Any]) -> StageRecord:
+    """Find or make the record of a stage.
+
+    Raises:
+        DataError: The stage was begun for other inputs; says which differ.
+    """
+    inputs = json.loads(json.dumps(inputs))
+    path = folder / f"{stage}.json"
+    if not path.exists():
+        record = StageRecord(stage=stage, inputs=inputs)
+        save_stage(folder, record)
+        return record
+    record = StageRecord.model_validate_json(path.read_text(encoding="utf-8"))
+    differing = _differing(record.inputs, inputs)
+    if differing:
+        raise DataError(
+            f"Stage {stage} of this run was begun with other inputs: {'; '.join(differing)}. Restore the "
+            f"recipe, give the run another run.name, or start the stage anew with --redo {stage}."
+        )
+    return record
+
+
+def save_stage(folder: Path, record: StageRecord) -> None:
+    """Write a stage record atomically."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{record.stage}.json"
+    aside = path.with_suffix(".aside")
+    aside.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    aside.replace(path)
+
+
+def forget_stage(folder: Path, stage: str) -> None:
+    """Drop a stage's record."""
+    (folder / f"{stage}.json").unlink(missing_ok=True)
+
+
+def _differing(old: Any, new: Any, place: str = "") -> list[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            line
+            for key in sorted(old.keys() | new.keys())
+            for line in _differing(old.get(key), new.get(key), f"{place}.{key}" if place else key)
+        ]
+    return [] if old == new else [f"{place} was {old!r}, now {new!r}"]
