@@ -1,0 +1,55 @@
+"""Getting a Ray to work on: the one an address names, else a local one for this process."""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator
+
+from eagleray.errors import ClusterError
+
+LOCAL_ENVIRONMENT = {
+    # Without these, behaviour depends on a token file that an earlier Ray may have left in $HOME.
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Keeps the GPU variables of actors that ask for no GPU as they are.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+@contextlib.contextmanager
+def ray_session(min_cpus: int) -> Iterator[None]:
+    """Connect to Ray for the length of the block.
+
+    With `RAY_ADDRESS` set (as `ray job submit` does) the block joins that cluster and leaves it
+    running. Otherwise a local Ray is started and stopped, with at least `min_cpus` logical CPUs so
+    that a small machine runs every stage, if slowly.
+
+    Raises:
+        ClusterError: The named cluster cannot be reached, or has too few CPUs for the recipe.
+    """
+    for name, value in LOCAL_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    address = os.environ.get("RAY_ADDRESS")
+    try:
+        if address:
+            ray.init(logging_level=logging.WARNING)
+        else:
+            cpus = max(len(os.sched_getaffinity(0)), min_cpus)
+            ray.init("local", num_cpus=cpus, logging_level=logging.WARNING)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ClusterError(
+            f"Could not connect to Ray at {address or 'this machine'}: {error}. "
+            "Check RAY_ADDRESS, or unset it to use a local Ray."
+        ) from error
+    try:
+        available = ray.cluster_resources().get("CPU", 0)
+        if available < min_cpus:
+            raise ClusterError(
+                f"The recipe needs {min_cpus} CPUs at once, the cluster has {available:g}. "
+                "Lower distil.workers, training.workers or evaluation.workers, or add nodes."
+            )
+        yield
+    finally:
+        ray.shutdown()
