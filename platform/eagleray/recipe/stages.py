@@ -21,7 +21,7 @@ class StageRecord(Settings):
     """Everything the outcome depends on, as plain data."""
     complete: bool = False
     wall_s: float = 0.0
-    """Summed over all attempts."""
+    """Wall time of the attempt that finished the stage."""
     peak_rss_bytes: int = 0
     """Largest resident set of any process of the stage."""
     facts: dict[str, Any] = {}

@@ -1,0 +1,104 @@
+"""A run, opened: recipe checked, target at hand, everything that can fail on paper failed already."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eagleray.corpus.chat import render_prompt, template_hash, tokenizer_hash
+from eagleray.corpus.files import write_json_atomically
+from eagleray.corpus.prompts import Prompt, build_prompts, write_prompts
+from eagleray.drafters.catalog import tapped_layers
+from eagleray.monitoring.progress import ProgressListener
+from eagleray.recipe.run_folder import RunFolder
+from eagleray.recipe.sections import PipelineRecipe
+from eagleray.targets.geometry import TargetGeometry
+from eagleray.targets.identity import target_hash
+from eagleray.targets.loading import load_tokenizer, resolve_target
+from eagleray.training.preflight import check_feature_layers, check_prompt_lengths
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetIdentity:
+    """Hashes that go into every cache key and regime."""
+
+    target_hash: str
+    tokenizer_hash: str
+    template_hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunContext:
+    """What every stage works with."""
+
+    recipe: PipelineRecipe
+    folder: RunFolder
+    target_folder: Path
+    geometry: TargetGeometry
+    identity: TargetIdentity
+    train_prompts: tuple[Prompt, ...]
+    held_out_prompts: tuple[Prompt, ...]
+    feature_layers: tuple[int, ...]
+    """Union of the layers that the drafters tap: what is captured once for all of them."""
+    listener: ProgressListener
+
+
+def open_run(recipe: PipelineRecipe, listener: ProgressListener) -> RunContext:
+    """Prepare a run without any cluster: target, prompts, and the checks that need neither shards nor GPU.
+
+    Raises:
+        ConfigError: A setting does not fit the target (feature layers, vocabulary).
+        DataError: Prompts are missing, overlap between train and held-out, or do not fit max_length.
+        ArtifactError: The target cannot be had.
+    """
+    target_folder = resolve_target(recipe.target)
+    geometry = TargetGeometry.read(target_folder)
+    layers: set[int] = set()
+    for label, section in recipe.drafters.items():
+        tapped = tapped_layers(section.drafter, geometry)
+        check_feature_layers(tapped, geometry, f"drafters.{label}.drafter.target_layer_ids")
+        layers.update(tapped)
+    train, held_out = build_prompts(recipe.prompts)
+    tokenizer = load_tokenizer(target_folder)
+    _check_lengths(recipe, tokenizer, train)
+    folder = RunFolder(run_root(recipe.run.root) / recipe.run.name)
+    write_json_atomically(folder.recipe, recipe.model_dump(mode="json"))
+    write_prompts(folder.train_prompts, train)
+    write_prompts(folder.held_out_prompts, held_out)
+    return RunContext(
+        recipe=recipe,
+        folder=folder,
+        target_folder=target_folder,
+        geometry=geometry,
+        identity=TargetIdentity(
+            target_hash=target_hash(target_folder),
+            tokenizer_hash=tokenizer_hash(target_folder),
+            template_hash=template_hash(tokenizer),
+        ),
+        train_prompts=tuple(train),
+        held_out_prompts=tuple(held_out),
+        feature_layers=tuple(sorted(layers)),
+        listener=listener,
+    )
+
+
+def run_root(configured: Path) -> Path:
+    """Absolute parent of all runs.
+
+    A submitted job works in a copy of the working directory that Ray deletes later, so there a
+    relative root would lose the run: it is taken from the home folder instead.
+    """
+    submitted = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+    base = Path.home() / "eagleray" if submitted else Path.cwd()
+    return (base / configured.expanduser()).resolve()
+
+
+def _check_lengths(recipe: PipelineRecipe, tokenizer: Any, prompts: list[Prompt]) -> None:
+    lengths = [len(render_prompt(tokenizer, prompt.messages)) for prompt in prompts]
+    for label, section in recipe.drafters.items():
+        check_prompt_lengths(
+            lengths,
+            recipe.distil.max_new_tokens,
+            section.training.max_length,
+            f"drafters.{label}.training.max_length",
+        )

@@ -1,0 +1,72 @@
+"""One stage of a run: what it depends on, what it does, what it makes."""
+
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eagleray.errors import ConfigError
+from eagleray.recipe.stages import StageRecord, begin_stage, forget_stage, save_stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageOutcome:
+    """What a finished stage leaves for the record."""
+
+    peak_rss_bytes: int
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A resumable step of a run."""
+
+    name: str
+    inputs: Callable[[], dict[str, Any]]
+    """Everything the outcome depends on, asked when the stage is reached."""
+    work: Callable[[], StageOutcome]
+    """Does what is still missing; safe to run again after a kill at any instant."""
+    products: tuple[Path, ...]
+    """Folders that hold nothing but what this stage makes."""
+
+
+def run_stage(stage: Stage, records: Path) -> StageRecord:
+    """Run a stage unless its record says it is complete for these inputs.
+
+    Raises:
+        DataError: The stage was begun for other inputs.
+    """
+    record = begin_stage(records, stage.name, stage.inputs())
+    if record.complete:
+        return record
+    start_s = time.monotonic()
+    outcome = stage.work()
+    record = record.model_copy(
+        update={
+            "complete": True,
+            "wall_s": round(time.monotonic() - start_s, 1),
+            "peak_rss_bytes": outcome.peak_rss_bytes,
+            "facts": outcome.facts,
+        }
+    )
+    save_stage(records, record)
+    return record
+
+
+def discard_stages(stages: Sequence[Stage], redo: Sequence[str], records: Path) -> None:
+    """Forget the named stages and delete what they made; later stages then see changed inputs and say so.
+
+    Raises:
+        ConfigError: There is no stage of that name.
+    """
+    names = [stage.name for stage in stages]
+    for name in redo:
+        if name not in names:
+            raise ConfigError(f"--redo {name}: this recipe has the stages {', '.join(names)}.")
+    for stage in stages:
+        if stage.name in redo:
+            forget_stage(records, stage.name)
+            for path in stage.products:
+                shutil.rmtree(path, ignore_errors=True)
