@@ -1,0 +1,16 @@
+"""A Serve application that answers with the file of the `platform` it imported."""
+
+import platform
+
+import eagleray  # noqa: F401 - proves that both can be imported together
+from ray import serve
+
+
+@serve.deployment(num_replicas=1, ray_actor_options={"num_cpus": 0})
+class PlatformProbe:
+    def __call__(self) -> str:
+        assert platform.system(), "platform is not the standard library's"
+        return str(platform.__file__)
+
+
+app = PlatformProbe.bind()
