@@ -17,6 +17,10 @@ from eagleray.errors import ArtifactError, DataError
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
+class RenderError(DataError):
+    """A chat template cannot show these turns. The message is the reason alone: it goes into reject tables."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RenderedPrompt:
     """A prompt and the ids that ask the target for its answer."""
@@ -29,17 +33,17 @@ def render_prompt(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...
     """Return the ids of the turns, followed by the template's request for an answer.
 
     Raises:
-        DataError: The template refuses the turns or leaves one out.
+        RenderError: The template refuses the turns or leaves one out.
     """
     turns = [{"role": message.role, "content": message.content} for message in messages]
     try:
         text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     except (TemplateError, TypeError, KeyError, ValueError) as error:
-        raise DataError(f"the chat template refuses the turns ({type(error).__name__}: {error})") from None
+        raise RenderError(f"the chat template refuses the turns ({type(error).__name__}: {error})") from None
     for index, message in enumerate(messages):
         # Some templates drop the thoughts of earlier answers on purpose; what was asked must be there.
         if message.role != "assistant" and message.content.strip() not in text:
-            raise DataError(f"the chat template leaves out turn {index} (role {message.role!r})")
+            raise RenderError(f"the chat template leaves out turn {index} (role {message.role!r})")
     return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 
@@ -50,7 +54,7 @@ def render_prompts(tokenizer: Any, prompts: Iterable[Prompt]) -> tuple[list[Rend
     for prompt in prompts:
         try:
             ids = render_prompt(tokenizer, prompt.messages)
-        except DataError as error:
+        except RenderError as error:
             rejects.append(Reject(origin=f"{prompt.source} [{prompt.prompt_id}]", reason=str(error)))
             continue
         rendered.append(RenderedPrompt(prompt=prompt, prompt_ids=ids))

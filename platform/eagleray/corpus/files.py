@@ -23,7 +23,11 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_json_atomically(path: Path, content: Any) -> None:
     """Write `content` as indented JSON."""
-    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_text_atomically(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write `text` as UTF-8."""
     write_atomically(path, lambda aside: _write_text(aside, text))
 
 

@@ -5,12 +5,11 @@ reject that names its line, and good rows plus rejects always equal the rows of 
 """
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from eagleray.corpus.files import write_text_atomically
 from eagleray.corpus.prompt import Message, Prompt, Reject
 from eagleray.errors import DataError
 
@@ -54,15 +53,8 @@ def read_prompts(path: Path, category: str, licence: str) -> tuple[list[Prompt],
 
 def write_prompts(path: Path, prompts: Iterable[Prompt]) -> None:
     """Write prompts so that a kill at any instant leaves the old file or the new one, never half of one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as draft:
-        for prompt in prompts:
-            draft.write(json.dumps(_to_row(prompt), ensure_ascii=False) + "\n")
-        draft.flush()
-        os.fsync(draft.fileno())
-    os.replace(draft.name, path)
+    text = "".join(json.dumps(_to_row(prompt), ensure_ascii=False) + "\n" for prompt in prompts)
+    write_text_atomically(path, text)
 
 
 def _read_bytes(path: Path) -> bytes:

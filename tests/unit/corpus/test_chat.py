@@ -3,9 +3,9 @@ from typing import Any
 
 import jinja2
 import pytest
-from eagleray.corpus.chat import render_prompt, render_prompts, template_hash, tokenizer_hash
+from eagleray.corpus.chat import RenderError, render_prompt, render_prompts, template_hash, tokenizer_hash
 from eagleray.corpus.prompt import Message, user_prompt
-from eagleray.errors import ArtifactError, DataError
+from eagleray.errors import ArtifactError
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}{% if m['role'] != 'tool' %}<{{ m['role'] }}>{{ m['content'] | trim }}</>"
@@ -51,7 +51,7 @@ def test_empty_content_is_shown_as_empty_text() -> None:
 
 def test_a_turn_that_the_template_drops_is_an_error_not_a_shorter_prompt() -> None:
     turns = [Message("user", "Weather?"), Message("tool", "temp_c 4"), Message("user", "And now?")]
-    with pytest.raises(DataError, match=r"leaves out turn 1 \(role 'tool'\)"):
+    with pytest.raises(RenderError, match=r"leaves out turn 1 \(role 'tool'\)"):
         render_prompt(CharacterTokenizer(CHAT_TEMPLATE), turns)
 
 
