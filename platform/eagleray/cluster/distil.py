@@ -5,7 +5,8 @@ published by the worker. The driver alone writes the manifest, after a receipt h
 kill at any instant leaves a readable dataset; the next start makes the shards that are missing.
 """
 
-import json
+import pickle
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from eagleray.corpus.manifest import (
     require_key,
     write_manifest,
 )
-from eagleray.corpus.prompts import Prompt
+from eagleray.corpus.prompt import Prompt
 from eagleray.distillation.config import DistilConfig
 from eagleray.distillation.plan import ShardJob, plan_shards
 from eagleray.distillation.shard_distiller import ShardDistiller, ShardReceipt
@@ -61,13 +62,12 @@ class DistilActor:
         )
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        prompts = tuple(Prompt.model_validate(prompt) for prompt in json.loads(row["prompts"]))
-        receipt = self.distiller.distil(ShardJob(index=row["index"], prompts=prompts))
-        return {"receipt": receipt.model_dump_json(), "peak_rss_bytes": peak_rss_bytes()}
+        receipt = self.distiller.distil(pickle.loads(row["job"]))
+        return {"receipt": pickle.dumps(receipt), "peak_rss_bytes": peak_rss_bytes()}
 
 
 def distil(
-    prompts: list[Prompt], work: DistilWork, config: DistilConfig, listener: ProgressListener
+    prompts: Sequence[Prompt], work: DistilWork, config: DistilConfig, listener: ProgressListener
 ) -> tuple[Manifest, int]:
     """Make every shard that is missing; returns the manifest and the largest resident set of a worker.
 
@@ -76,7 +76,7 @@ def distil(
     """
     jobs = plan_shards(prompts, config.rows_per_shard)
     manifest = open_manifest(work.dataset, work.key, jobs)
-    missing = {index for index in manifest.missing()}
+    missing = set(manifest.missing())
     meter = ProgressMeter(
         "distil", len(prompts), "prompts", listener, manifest.rows + manifest.rejected_rows
     )
@@ -84,12 +84,12 @@ def distil(
         return manifest, 0
     answer_tokens, peak = 0, 0
     for row in _receipts([job for job in jobs if job.index in missing], work, config):
-        receipt = ShardReceipt.model_validate_json(row["receipt"])
-        manifest = manifest.with_shard(receipt.index, receipt.record, receipt.rejected)
+        receipt: ShardReceipt = pickle.loads(row["receipt"])
+        manifest = manifest.with_shard(receipt.index, receipt.record, receipt.rejects)
         write_manifest(work.dataset, manifest)
         answer_tokens += receipt.answer_tokens
         peak = max(peak, row["peak_rss_bytes"])
-        meter.advance(receipt.record.rows + len(receipt.rejected), f"{answer_tokens} answer tokens")
+        meter.advance(receipt.record.rows + len(receipt.rejects), f"{answer_tokens} answer tokens")
     return manifest, peak
 
 
@@ -110,14 +110,11 @@ def open_manifest(folder: Path, key: ContentKey, jobs: list[ShardJob]) -> Manife
     return manifest
 
 
-def _receipts(jobs: list[ShardJob], work: DistilWork, config: DistilConfig) -> Any:
+def _receipts(jobs: list[ShardJob], work: DistilWork, config: DistilConfig) -> Iterable[dict[str, Any]]:
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    rows = [
-        {"index": job.index, "prompts": json.dumps([prompt.model_dump(mode="json") for prompt in job.prompts])}
-        for job in jobs
-    ]
+    rows = [{"job": pickle.dumps(job)} for job in jobs]
     dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
         DistilActor,
         fn_constructor_args=(work,),

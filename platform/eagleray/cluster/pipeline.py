@@ -1,101 +1,131 @@
-"""The main job, stage by stage: prompts, distil, train and export each drafter, evaluate, report.
+"""The main job: distil, train and export each drafter, evaluate, report.
 
-Every stage is idempotent and keeps a record of the inputs it was done for, so the same command
-continues an interrupted run and refuses to mix it with another recipe.
+Stages keep records, so the same command continues an interrupted run and refuses to mix it with
+another recipe. The report is made anew at each run: it takes a second.
 """
 
-import shutil
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from eagleray.cluster.context import RunContext
 from eagleray.cluster.distil import DistilWork, distil
-from eagleray.cluster.evaluate import evaluate
+from eagleray.cluster.evaluate import evaluate_drafters, write_report
+from eagleray.cluster.stage import Stage, StageOutcome, run_stage
 from eagleray.cluster.train import train_drafter
 from eagleray.corpus.dataset import read_dataset
-from eagleray.corpus.manifest import ContentKey, Manifest
+from eagleray.corpus.manifest import ContentKey
+from eagleray.corpus.prompt import Prompt
 from eagleray.distillation.plan import ENCODER_VERSION
-from eagleray.errors import ConfigError
-from eagleray.recipe.stages import StageRecord, begin_stage, forget_stage, save_stage
+from eagleray.recipe.stages import read_stage
 from eagleray.settings import fingerprint
 
 DISTIL = "distil"
 EVALUATE = "evaluate"
 
 
-def train_stage(label: str) -> str:
+def train_stage_name(label: str) -> str:
     """Name of the stage that trains the drafter with this label."""
     return f"train_{label}"
 
 
-def stage_names(run: RunContext) -> list[str]:
+def plan_stages(run: RunContext) -> list[Stage]:
     """All stages of a run, in order."""
-    return [DISTIL, *(train_stage(label) for label in run.recipe.drafters), EVALUATE]
+    trainings = [_train_stage(run, label) for label in run.recipe.drafters]
+    return [_distil_stage(run), *trainings, _evaluate_stage(run)]
 
 
-def discard_stages(run: RunContext, stages: Sequence[str]) -> None:
-    """Forget stages and delete what they made, and what later stages made of it.
-
-    Raises:
-        ConfigError: There is no stage of that name.
-    """
-    known = stage_names(run)
+def run_stages(run: RunContext, stages: Sequence[Stage]) -> None:
+    """Run stages one after the other; those that are complete are skipped."""
     for stage in stages:
-        if stage not in known:
-            raise ConfigError(f"--redo {stage}: this recipe has the stages {', '.join(known)}.")
-    if DISTIL in stages:
-        stages = known
-    for stage in {*stages, EVALUATE} if stages else ():
-        forget_stage(run.folder.stages, stage)
-        for path in _made_by(run, stage):
-            shutil.rmtree(path, ignore_errors=True)
+        run_stage(stage, run.folder.stages)
+        if stage.name == EVALUATE:
+            write_report(run)
 
 
-def run_distil(run: RunContext) -> StageRecord:
-    """Distil the training prompts, or what is missing of them."""
+def content_key(run: RunContext) -> ContentKey:
+    """Everything that the content of the dataset depends on."""
+    return ContentKey(
+        encoder_version=ENCODER_VERSION,
+        prompts_hash=prompts_hash(run.train_prompts),
+        target_hash=run.identity.target_hash,
+        tokenizer_hash=run.identity.tokenizer_hash,
+        template_hash=run.identity.template_hash,
+        dtype=run.recipe.target.dtype,
+        sampling="greedy",
+        max_new_tokens=run.recipe.distil.max_new_tokens,
+        rows_per_shard=run.recipe.distil.rows_per_shard,
+    )
+
+
+def prompts_hash(prompts: Sequence[Prompt]) -> str:
+    """Hash of prompts and their order."""
+    return fingerprint([[prompt.prompt_id, prompt.category] for prompt in prompts])
+
+
+def _distil_stage(run: RunContext) -> Stage:
+    config = run.recipe.distil
     key = content_key(run)
-    inputs = {"key": key.model_dump(mode="json"), "feature_layers": _captured_layers(run)}
+    features = run.folder.features if config.capture_features else None
+    captured = list(run.feature_layers) if features else []
 
-    def work() -> dict[str, Any]:
-        manifest, peak = distil(
-            list(run.train_prompts),
-            DistilWork(
-                target=run.recipe.target,
-                engine=run.recipe.engine,
-                key=key,
-                dataset=run.folder.dataset,
-                features=run.folder.features if run.recipe.distil.capture_features else None,
-                feature_layers=run.feature_layers,
-                max_prompt_tokens=run.geometry.max_position_embeddings - run.recipe.distil.max_new_tokens,
-            ),
-            run.recipe.distil,
-            run.listener,
+    def work() -> StageOutcome:
+        work = DistilWork(
+            target=run.recipe.target,
+            engine=run.recipe.engine,
+            key=key,
+            dataset=run.folder.dataset,
+            features=features,
+            feature_layers=run.feature_layers,
+            max_prompt_tokens=run.geometry.max_position_embeddings - config.max_new_tokens,
         )
-        return {"peak_rss_bytes": peak, **dataset_facts(manifest)}
+        manifest, peak = distil(run.train_prompts, work, config, run.listener)
+        return StageOutcome(peak_rss_bytes=peak, facts=manifest.facts())
 
-    return run_stage(run, DISTIL, inputs, work)
+    return Stage(
+        name=DISTIL,
+        inputs=lambda: {"key": key.model_dump(mode="json"), "captured_layers": captured},
+        work=work,
+        products=(run.folder.dataset, run.folder.features),
+    )
 
 
-def run_train(run: RunContext, label: str) -> StageRecord:
-    """Preflight, train and export one drafter."""
+def _train_stage(run: RunContext, label: str) -> Stage:
     section = run.recipe.drafters[label]
-    manifest, _ = read_dataset(run.folder.dataset)
-    inputs = {"dataset": dataset_hash(manifest), **section.model_dump(mode="json")}
-    return run_stage(run, train_stage(label), inputs, lambda: train_drafter(run, label))
+
+    def inputs() -> dict[str, Any]:
+        manifest, _ = read_dataset(run.folder.dataset)
+        return {"dataset": manifest.content_hash(), **section.model_dump(mode="json")}
+
+    return Stage(
+        name=train_stage_name(label),
+        inputs=inputs,
+        work=lambda: train_drafter(run, label),
+        products=(run.folder.training / label, run.folder.drafter(label)),
+        needs=(DISTIL,),
+    )
 
 
-def run_evaluate(run: RunContext) -> StageRecord:
-    """Measure every drafter on the held-out prompts and write the report."""
-    inputs = {
-        "target": run.identity.target_hash,
-        "held_out": prompts_hash(run.held_out_prompts),
-        "drafters": {
-            label: begin_record(run, train_stage(label)).facts["drafter_hash"] for label in run.recipe.drafters
+def _evaluate_stage(run: RunContext) -> Stage:
+    recipe = run.recipe
+
+    def hashes() -> dict[str, str]:
+        trained = {
+            label: read_stage(run.folder.stages, train_stage_name(label)).facts["drafter_hash"]
+            for label in recipe.drafters
+        }
+        return trained | {label: fingerprint(config) for label, config in recipe.baselines.items()}
+
+    return Stage(
+        name=EVALUATE,
+        inputs=lambda: {
+            "target": run.identity.target_hash,
+            "template": run.identity.template_hash,
+            "held_out": prompts_hash(run.held_out_prompts),
+            "drafters": hashes(),
+            "engine": recipe.engine.model_dump(mode="json"),
+            "evaluation": recipe.evaluation.model_dump(mode="json"),
         },
-        "baselines": {label: config.model_dump(mode="json") for label, config in run.recipe.baselines.items()},
-        "evaluation": run.recipe.evaluation.model_dump(mode="json"),
-        "engine": run.recipe.engine.model_dump(mode="json"),
-    }
-    return run_stage(run, EVALUATE, inputs, lambda: evaluate(run))
+        work=lambda: evaluate_drafters(run, hashes()),
+        products=(run.folder.evaluation,),
+        needs=tuple(train_stage_name(label) for label in recipe.drafters),
+    )

@@ -30,6 +30,8 @@ class Stage:
     """Does what is still missing; safe to run again after a kill at any instant."""
     products: tuple[Path, ...]
     """Folders that hold nothing but what this stage makes."""
+    needs: tuple[str, ...] = ()
+    """Stages whose products this one reads."""
 
 
 def run_stage(stage: Stage, records: Path) -> StageRecord:
@@ -56,7 +58,10 @@ def run_stage(stage: Stage, records: Path) -> StageRecord:
 
 
 def discard_stages(stages: Sequence[Stage], redo: Sequence[str], records: Path) -> None:
-    """Forget the named stages and delete what they made; later stages then see changed inputs and say so.
+    """Forget the named stages and those that need them, and delete what they made.
+
+    Args:
+        stages: All stages in order: a stage comes after those it needs.
 
     Raises:
         ConfigError: There is no stage of that name.
@@ -65,8 +70,11 @@ def discard_stages(stages: Sequence[Stage], redo: Sequence[str], records: Path) 
     for name in redo:
         if name not in names:
             raise ConfigError(f"--redo {name}: this recipe has the stages {', '.join(names)}.")
+    discarded = set(redo)
     for stage in stages:
-        if stage.name in redo:
-            forget_stage(records, stage.name)
-            for path in stage.products:
-                shutil.rmtree(path, ignore_errors=True)
+        if stage.name not in discarded and discarded.isdisjoint(stage.needs):
+            continue
+        discarded.add(stage.name)
+        forget_stage(records, stage.name)
+        for path in stage.products:
+            shutil.rmtree(path, ignore_errors=True)

@@ -10,9 +10,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from eagleray.corpus.files import write_json_atomically
+from eagleray.corpus.prompt import Reject
 from eagleray.corpus.shards import ShardRecord
 from eagleray.errors import DataError
-from eagleray.settings import Settings
+from eagleray.settings import Settings, fingerprint
 
 MANIFEST_NAME = "manifest.json"
 
@@ -32,13 +33,6 @@ class ContentKey(Settings):
     rows_per_shard: int
 
 
-class RejectedPrompt(Settings):
-    """A prompt that gave no sample."""
-
-    prompt_id: str
-    reason: str
-
-
 class Manifest(Settings):
     """The state of a dataset on disk."""
 
@@ -46,7 +40,7 @@ class Manifest(Settings):
     planned_shards: int
     planned_rows: int
     shards: dict[int, ShardRecord] = {}
-    rejects: dict[int, tuple[RejectedPrompt, ...]] = {}
+    rejects: dict[int, tuple[Reject, ...]] = {}
     """By shard index, so that redoing a shard replaces its rejects too."""
 
     @property
@@ -68,8 +62,24 @@ class Manifest(Settings):
         """Indices of the shards still to be made."""
         return [index for index in range(self.planned_shards) if index not in self.shards]
 
+    def content_hash(self) -> str:
+        """Hash of every published byte: two datasets with the same hash hold the same samples."""
+        return fingerprint([self.shards[index].sha256 for index in sorted(self.shards)])
+
+    def facts(self) -> dict[str, int]:
+        """Counts for reports."""
+        shards = self.shards.values()
+        return {
+            "rows": self.rows,
+            "rejected_rows": self.rejected_rows,
+            "shards": len(self.shards),
+            "supervised_tokens": sum(shard.supervised_tokens for shard in shards),
+            "truncated_rows": sum(shard.truncated_rows for shard in shards),
+            "size_bytes": sum(shard.size_bytes for shard in shards),
+        }
+
     def with_shard(
-        self, index: int, record: ShardRecord, rejected: tuple[RejectedPrompt, ...]
+        self, index: int, record: ShardRecord, rejected: tuple[Reject, ...]
     ) -> "Manifest":
         """The manifest after publishing one shard."""
         return self.model_copy(

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eagleray.corpus.manifest import ContentKey
-from eagleray.corpus.prompts import Prompt
+from eagleray.corpus.prompt import Prompt
 from eagleray.settings import fingerprint
 
 ENCODER_VERSION = 1
+"""Part of the content key; raise it when the code that turns prompts into samples changes what it writes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,27 +5,28 @@ ends and covers every emitted id, the end-of-turn token included. No text is sea
 nothing is tokenised twice.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagleray.corpus.chat import RenderError, render_prompt
-from eagleray.corpus.manifest import ContentKey, RejectedPrompt
-from eagleray.corpus.prompts import Prompt
+from eagleray.corpus.chat import RenderedPrompt, render_prompts
+from eagleray.corpus.manifest import ContentKey
+from eagleray.corpus.prompt import Prompt, Reject
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.shards import ShardRecord, write_shard
 from eagleray.distillation.plan import ShardJob, sample_id
 from eagleray.engines.base import Engine, Generation, GenerationRequest
-from eagleray.settings import Settings
 from eagleray.targets.feature_store import FeatureStore
 
 
-class ShardReceipt(Settings):
+@dataclass(frozen=True, kw_only=True)
+class ShardReceipt:
     """What a worker reports once a shard is on disk."""
 
     index: int
     record: ShardRecord
-    rejected: tuple[RejectedPrompt, ...]
+    rejects: tuple[Reject, ...]
     answer_tokens: int
 
 
@@ -50,49 +51,47 @@ class ShardDistiller:
 
     def distil(self, job: ShardJob, on_progress: Callable[[int], None] | None = None) -> ShardReceipt:
         """Answer the prompts of one shard and publish it. A bad prompt becomes a reject, never a failure."""
-        requests, rejected = self._render(job.prompts)
+        rendered, rejects = render_prompts(self.tokenizer, job.prompts)
+        fitting = [row for row in rendered if len(row.prompt_ids) <= self.max_prompt_tokens]
+        rejects += [self._too_long(row) for row in rendered if row not in fitting]
         run = self.engine.generate(
-            list(requests.values()),
+            [self._request(row) for row in fitting],
             capture_layers=self.features.layers if self.features else None,
             on_progress=on_progress,
         )
         samples = [
-            to_sample(prompt, generation, self.key)
-            for prompt, generation in zip(requests, run.generations, strict=True)
+            to_sample(row.prompt, generation, self.key)
+            for row, generation in zip(fitting, run.generations, strict=True)
         ]
-        if self.features:
-            for sample, generation in zip(samples, run.generations, strict=True):
-                captured = generation.captured
-                assert captured is not None, "the engine was asked to capture"
-                self.features.put(sample.sample_id, captured.features_TLD, captured.final_TD)
         # Features first: once the manifest names a shard, everything that belongs to it is on disk.
-        record = write_shard(self.folder, job.index, samples)
+        self._store_features(samples, run.generations)
         return ShardReceipt(
             index=job.index,
-            record=record,
-            rejected=tuple(rejected),
+            record=write_shard(self.folder, job.index, samples),
+            rejects=tuple(rejects),
             answer_tokens=sum(sample.answer_tokens for sample in samples),
         )
 
-    def _render(
-        self, prompts: tuple[Prompt, ...]
-    ) -> tuple[dict[Prompt, GenerationRequest], list[RejectedPrompt]]:
-        requests: dict[Prompt, GenerationRequest] = {}
-        rejected = []
-        for prompt in prompts:
-            try:
-                ids = render_prompt(self.tokenizer, prompt.messages)
-            except RenderError as error:
-                rejected.append(RejectedPrompt(prompt_id=prompt.prompt_id, reason=str(error)))
-                continue
-            if len(ids) > self.max_prompt_tokens:
-                reason = f"prompt has {len(ids)} tokens; at most {self.max_prompt_tokens} fit"
-                rejected.append(RejectedPrompt(prompt_id=prompt.prompt_id, reason=reason))
-                continue
-            requests[prompt] = GenerationRequest(
-                request_id=prompt.prompt_id, prompt_ids=ids, max_new_tokens=self.key.max_new_tokens
-            )
-        return requests, rejected
+    def _request(self, row: RenderedPrompt) -> GenerationRequest:
+        return GenerationRequest(
+            request_id=row.prompt.prompt_id,
+            prompt_ids=row.prompt_ids,
+            max_new_tokens=self.key.max_new_tokens,
+        )
+
+    def _too_long(self, row: RenderedPrompt) -> Reject:
+        return Reject(
+            origin=f"{row.prompt.source} [{row.prompt.prompt_id}]",
+            reason=f"the prompt has {len(row.prompt_ids)} tokens; at most {self.max_prompt_tokens} fit",
+        )
+
+    def _store_features(self, samples: Sequence[Sample], generations: Sequence[Generation]) -> None:
+        if self.features is None:
+            return
+        for sample, generation in zip(samples, generations, strict=True):
+            captured = generation.captured
+            assert captured is not None, "the engine was asked to capture"
+            self.features.put(sample.sample_id, captured.features_TLD, captured.final_TD)
 
 
 def to_sample(prompt: Prompt, generation: Generation, key: ContentKey) -> Sample:

@@ -50,6 +50,20 @@ def begin_stage(folder: Path, stage: str, inputs: dict[str, Any]) -> StageRecord
     return record
 
 
+def read_stage(folder: Path, stage: str) -> StageRecord:
+    """Read the record of a stage that must be complete.
+
+    Raises:
+        DataError: The stage was not run, or not to its end.
+    """
+    path = folder / f"{stage}.json"
+    if path.exists():
+        record = StageRecord.model_validate_json(path.read_text(encoding="utf-8"))
+        if record.complete:
+            return record
+    raise DataError(f"Stage {stage} of this run is not complete (no finished record in {path}). Run it first.")
+
+
 def save_stage(folder: Path, record: StageRecord) -> None:
     """Write a stage record atomically."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,15 @@
+"""Distil: the target answers the training prompts; shards and a manifest are what remains."""
+
+import typer
+
+from jobs.options import OverridesArgument, RecipeOption, RedoOption
+from jobs.runner import run_recipe
+
+
+def main(recipe: RecipeOption, overrides: OverridesArgument = None, redo: RedoOption = None) -> None:
+    """Make the dataset of a recipe, or what is missing of it."""
+    run_recipe(recipe, overrides, redo, ("distil",))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,49 @@
+"""What all recipe jobs do: read, check on paper, connect, run the stages asked for, say where the result is."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from eagleray.errors import ConfigError
+from eagleray.monitoring.progress import ProgressListener
+from eagleray.recipe.loading import load_recipe
+from jobs import console
+from jobs.summary import print_summary
+
+
+def run_recipe(
+    path: Path, overrides: Sequence[str] | None, redo: Sequence[str] | None, only: tuple[str, ...] = ()
+) -> None:
+    """Run the stages of a recipe whose names begin with one of `only`; all of them when it is empty."""
+    console.run(lambda listener, out: _run(path, overrides or (), redo or (), only, listener, out))
+
+
+def _run(
+    path: Path,
+    overrides: Sequence[str],
+    redo: Sequence[str],
+    only: tuple[str, ...],
+    listener: ProgressListener,
+    out: Console,
+) -> None:
+    recipe = load_recipe(path, overrides)
+    out.print(f"recipe {path} is valid; preparing the target {recipe.target.model}")
+    # Imported late: a wrong recipe must cost a second, not the import of torch and Ray.
+    from eagleray.cluster.context import open_run
+    from eagleray.cluster.pipeline import min_cpus, plan_stages, run_stages
+    from eagleray.cluster.session import ray_session
+    from eagleray.cluster.stage import discard_stages
+
+    run = open_run(recipe, listener)
+    stages = plan_stages(run)
+    discard_stages(stages, redo, run.folder.stages)
+    chosen = [stage for stage in stages if not only or stage.name.startswith(only)]
+    if not chosen:
+        raise ConfigError(
+            f"No stage matches {', '.join(only)}; this recipe has {', '.join(stage.name for stage in stages)}."
+        )
+    out.print(f"run folder {run.folder.path}")
+    with ray_session(min_cpus(recipe)):
+        run_stages(run, chosen)
+    print_summary(run.folder, out)

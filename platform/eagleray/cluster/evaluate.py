@@ -1,0 +1,133 @@
+"""Evaluation on Ray: units of measurement handed to a few actors, one JSON file per finished unit."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError
+from ray.util import ActorPool
+
+from eagleray.corpus.chat import render_prompts
+from eagleray.corpus.files import write_json_atomically
+from eagleray.corpus.prompt import Prompt
+from eagleray.drafters.base import DraftSource
+from eagleray.drafters.catalog import build_untrained
+from eagleray.drafters.folder import load_drafter
+from eagleray.engines.catalog import build_engine
+from eagleray.errors import ClusterError
+from eagleray.evaluation.config import EvaluationConfig
+from eagleray.evaluation.measure import Bench, run_unit
+from eagleray.evaluation.records import RECORD, UnitRecord
+from eagleray.evaluation.reference import TransformersReference
+from eagleray.evaluation.regime import Regime, describe_machine, workload_hash
+from eagleray.evaluation.units import Unit
+from eagleray.monitoring.memory import peak_rss_bytes
+from eagleray.monitoring.progress import ProgressListener, ProgressMeter
+from eagleray.recipe.sections import EngineConfig, UntrainedDrafterConfig
+from eagleray.settings import Settings
+from eagleray.targets.config import TargetConfig
+from eagleray.targets.loading import load_tokenizer, resolve_target
+
+MAX_RESTARTS = 3
+"""Deaths of one measuring process before the evaluation gives up; its unit is measured again each time."""
+
+
+class EvaluationWork(Settings):
+    """What a measuring process must know."""
+
+    target: TargetConfig
+    target_hash: str
+    template_hash: str
+    engine: EngineConfig
+    drafters: dict[str, Path]
+    drafter_hashes: dict[str, str]
+    baselines: dict[str, UntrainedDrafterConfig]
+    evaluation: EvaluationConfig
+
+
+@ray.remote
+class EvaluationActor:
+    """Gives one `Bench` a process."""
+
+    def __init__(self, work: EvaluationWork, prompts: Sequence[Prompt]):
+        folder = resolve_target(work.target)
+        engine = build_engine(work.engine, folder, work.target.dtype)
+        sources: dict[str, DraftSource] = {
+            label: load_drafter(path, engine.decoder.heads) for label, path in work.drafters.items()
+        }
+        sources |= {label: build_untrained(config) for label, config in work.baselines.items()}
+        rendered, _ = render_prompts(load_tokenizer(folder), prompts)
+        by_family: dict[str, list] = {}
+        for item in rendered:
+            by_family.setdefault(item.prompt.category, []).append(item)
+        evaluation = work.evaluation
+        self.bench = Bench(
+            engine=engine,
+            sources=sources,
+            prompts=by_family,
+            config=evaluation,
+            regime=Regime(
+                machine=describe_machine(),
+                workers=evaluation.workers,
+                engine=work.engine.name,
+                engine_version=engine.version,
+                dtype=work.target.dtype,
+                target_hash=work.target_hash,
+                drafter_hashes=work.drafter_hashes,
+                template_hash=work.template_hash,
+                workload_hash=workload_hash(by_family),
+                acceptance_concurrency=evaluation.batch_size,
+                max_new_tokens=evaluation.max_new_tokens,
+                timing_new_tokens=evaluation.timing_new_tokens,
+            ),
+            reference=TransformersReference(folder, work.target.dtype) if evaluation.hf_prompts else None,
+        )
+
+    def measure(self, unit: Unit) -> tuple[str, int]:
+        """Measure one unit; returns its record as JSON and this process's peak memory in bytes."""
+        return run_unit(unit, self.bench).model_dump_json(), peak_rss_bytes()
+
+
+def measure_all(
+    units: Sequence[Unit],
+    work: EvaluationWork,
+    prompts: Sequence[Prompt],
+    folder: Path,
+    listener: ProgressListener,
+) -> tuple[list[UnitRecord], int]:
+    """Measure every unit that has no record yet; returns all records and the largest resident set.
+
+    Raises:
+        ClusterError: Measuring processes keep dying.
+    """
+    missing = [unit for unit in units if not _record_path(folder, unit).exists()]
+    meter = ProgressMeter("evaluate", len(units), "measurements", listener, len(units) - len(missing))
+    peak = 0
+    if missing:
+        actors = [
+            EvaluationActor.options(num_cpus=1, max_restarts=MAX_RESTARTS, max_task_retries=-1).remote(
+                work, prompts
+            )
+            for _ in range(min(work.evaluation.workers, len(missing)))
+        ]
+        try:
+            for text, unit_peak in ActorPool(actors).map_unordered(_measure, missing):
+                record = RECORD.validate_json(text)
+                write_json_atomically(_record_path(folder, record.unit), record.model_dump(mode="json"))
+                peak = max(peak, unit_peak)
+                meter.advance(1, record.unit.name)
+        except RayActorError as error:
+            raise ClusterError(
+                f"A measuring process died {MAX_RESTARTS + 1} times: {error}. What was measured is kept in {folder}; "
+                "check memory (evaluation.batch_size, evaluation.workers), then start the same command again."
+            ) from error
+    return [RECORD.validate_json(_record_path(folder, unit).read_bytes()) for unit in units], peak
+
+
+def _measure(actor: Any, unit: Unit) -> Any:
+    return actor.measure.remote(unit)
+
+
+def _record_path(folder: Path, unit: Unit) -> Path:
+    return folder / f"{unit.name}.json"
