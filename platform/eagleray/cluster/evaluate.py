@@ -8,23 +8,29 @@ import ray
 from ray.exceptions import RayActorError
 from ray.util import ActorPool
 
+from eagleray.cluster.context import RunContext
+from eagleray.cluster.stage import StageOutcome
 from eagleray.corpus.chat import render_prompts
 from eagleray.corpus.files import write_json_atomically
 from eagleray.corpus.prompt import Prompt
 from eagleray.drafters.base import DraftSource
-from eagleray.drafters.catalog import build_untrained
+from eagleray.drafters.catalog import build_untrained, max_depth
 from eagleray.drafters.folder import load_drafter
 from eagleray.engines.catalog import build_engine
 from eagleray.errors import ClusterError
+from eagleray.evaluation.aggregate import RunFacts, TrainingFacts, build_report
 from eagleray.evaluation.config import EvaluationConfig
 from eagleray.evaluation.measure import Bench, run_unit
 from eagleray.evaluation.records import RECORD, UnitRecord
 from eagleray.evaluation.reference import TransformersReference
 from eagleray.evaluation.regime import Regime, describe_machine, workload_hash
-from eagleray.evaluation.units import Unit
+from eagleray.evaluation.report import write_report
+from eagleray.evaluation.units import Unit, plan_units
+from eagleray.evaluation.workloads import describe_workloads, group_by_family
 from eagleray.monitoring.memory import peak_rss_bytes
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
 from eagleray.recipe.sections import EngineConfig, UntrainedDrafterConfig
+from eagleray.recipe.stages import StageRecord
 from eagleray.settings import Settings
 from eagleray.targets.config import TargetConfig
 from eagleray.targets.loading import load_tokenizer, resolve_target
@@ -57,10 +63,7 @@ class EvaluationActor:
             label: load_drafter(path, engine.decoder.heads) for label, path in work.drafters.items()
         }
         sources |= {label: build_untrained(config) for label, config in work.baselines.items()}
-        rendered, _ = render_prompts(load_tokenizer(folder), prompts)
-        by_family: dict[str, list] = {}
-        for item in rendered:
-            by_family.setdefault(item.prompt.category, []).append(item)
+        by_family = group_by_family(render_prompts(load_tokenizer(folder), prompts)[0])
         evaluation = work.evaluation
         self.bench = Bench(
             engine=engine,
@@ -95,8 +98,8 @@ def measure_all(
     prompts: Sequence[Prompt],
     folder: Path,
     listener: ProgressListener,
-) -> tuple[list[UnitRecord], int]:
-    """Measure every unit that has no record yet; returns all records and the largest resident set.
+) -> int:
+    """Measure every unit that has no record yet; returns the largest resident set of a process.
 
     Raises:
         ClusterError: Measuring processes keep dying.
@@ -122,7 +125,12 @@ def measure_all(
                 f"A measuring process died {MAX_RESTARTS + 1} times: {error}. What was measured is kept in {folder}; "
                 "check memory (evaluation.batch_size, evaluation.workers), then start the same command again."
             ) from error
-    return [RECORD.validate_json(_record_path(folder, unit).read_bytes()) for unit in units], peak
+    return peak
+
+
+def read_record(folder: Path, unit: Unit) -> UnitRecord:
+    """Read what a finished unit measured."""
+    return RECORD.validate_json(_record_path(folder, unit).read_bytes())
 
 
 def _measure(actor: Any, unit: Unit) -> Any:
@@ -131,3 +139,54 @@ def _measure(actor: Any, unit: Unit) -> Any:
 
 def _record_path(folder: Path, unit: Unit) -> Path:
     return folder / f"{unit.name}.json"
+
+
+def evaluate_drafters(run: RunContext, drafter_hashes: dict[str, str]) -> StageOutcome:
+    """Measure every drafter of a run on its held-out prompts, or what is missing of it."""
+    recipe = run.recipe
+    work = EvaluationWork(
+        target=recipe.target,
+        target_hash=run.identity.target_hash,
+        template_hash=run.identity.template_hash,
+        engine=recipe.engine,
+        drafters={label: run.folder.drafter(label) for label in recipe.drafters},
+        drafter_hashes=drafter_hashes,
+        baselines=recipe.baselines,
+        evaluation=recipe.evaluation,
+    )
+    peak = measure_all(planned_units(run), work, run.held_out_prompts, run.folder.evaluation, run.listener)
+    return StageOutcome(peak_rss_bytes=peak)
+
+
+def planned_units(run: RunContext) -> tuple[Unit, ...]:
+    """Everything that an evaluation of this run measures."""
+    sizes: dict[str, int] = {}
+    for prompt in run.held_out_prompts:
+        sizes[prompt.category] = sizes.get(prompt.category, 0) + 1
+    sections = {label: section.drafter for label, section in run.recipe.drafters.items()}
+    depths = {label: max_depth(config) for label, config in {**sections, **run.recipe.baselines}.items()}
+    return plan_units(run.recipe.evaluation, sizes, depths)
+
+
+def write_run_report(run: RunContext, stages: Sequence[StageRecord]) -> None:
+    """Put the measurements of a run and the facts of its stages into report.json and report.html."""
+    units = planned_units(run)
+    records = [read_record(run.folder.evaluation, unit) for unit in units]
+    rendered, _ = render_prompts(load_tokenizer(run.target_folder), run.held_out_prompts)
+    facts = RunFacts(
+        workloads=describe_workloads(
+            group_by_family(rendered), {prompt.category for prompt in run.train_prompts}
+        ),
+        training={
+            stage.facts["label"]: TrainingFacts.model_validate(stage.facts["training"])
+            for stage in stages
+            if "training" in stage.facts
+        },
+        dataset=next((stage.facts for stage in stages if "supervised_tokens" in stage.facts), {}),
+        stages={stage.stage: stage.wall_s for stage in stages},
+        peak_rss_bytes=max([peak_rss_bytes(), *(stage.peak_rss_bytes for stage in stages)]),
+    )
+    report = build_report(
+        units, records, regime=records[0].regime, bootstrap=run.recipe.evaluation.bootstrap, facts=facts
+    )
+    write_report(run.folder.path, report)

@@ -9,13 +9,14 @@ from typing import Any
 
 from eagleray.cluster.context import RunContext
 from eagleray.cluster.distil import DistilWork, distil
-from eagleray.cluster.evaluate import evaluate_drafters, write_report
+from eagleray.cluster.evaluate import evaluate_drafters, write_run_report
 from eagleray.cluster.stage import Stage, StageOutcome, run_stage
 from eagleray.cluster.train import train_drafter
 from eagleray.corpus.dataset import read_dataset
 from eagleray.corpus.manifest import ContentKey
 from eagleray.corpus.prompt import Prompt
 from eagleray.distillation.plan import ENCODER_VERSION
+from eagleray.recipe.sections import PipelineRecipe
 from eagleray.recipe.stages import read_stage
 from eagleray.settings import fingerprint
 
@@ -35,11 +36,17 @@ def plan_stages(run: RunContext) -> list[Stage]:
 
 
 def run_stages(run: RunContext, stages: Sequence[Stage]) -> None:
-    """Run stages one after the other; those that are complete are skipped."""
+    """Run stages one after the other, skipping those that are complete; after the evaluation, report."""
     for stage in stages:
         run_stage(stage, run.folder.stages)
         if stage.name == EVALUATE:
-            write_report(run)
+            write_run_report(run, [read_stage(run.folder.stages, name.name) for name in plan_stages(run)])
+
+
+def min_cpus(recipe: PipelineRecipe) -> int:
+    """CPUs that the widest stage holds at once."""
+    trainings = [section.training.workers for section in recipe.drafters.values()]
+    return max(recipe.distil.workers * recipe.distil.cpus_per_worker, recipe.evaluation.workers, *trainings)
 
 
 def content_key(run: RunContext) -> ContentKey:
