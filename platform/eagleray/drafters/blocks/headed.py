@@ -1,0 +1,134 @@
+"""Base of drafters that borrow the target's embedding and output matrix.
+
+Parameters and persistent buffers carry the names that SGLang and vLLM load, so `state_dict` is the
+export. Shapes: V target vocabulary, U draft vocabulary, D target width, N tokens.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from eagleray.drafters.base import TrainableDrafter
+from eagleray.drafters.blocks.draft_vocab import D2T, T2D, DraftVocabulary
+from eagleray.errors import ArtifactError
+from eagleray.targets.heads import FrozenHeads
+
+
+class HeadedDrafter(TrainableDrafter):
+    """Holds the frozen matrices unregistered, and the draft vocabulary as buffers.
+
+    Args:
+        vocabulary: None drafts over the whole target vocabulary.
+    """
+
+    d2t: Tensor
+    t2d: Tensor
+
+    def __init__(self, heads: FrozenHeads, vocabulary: DraftVocabulary | None):
+        super().__init__()
+        self.heads = heads
+        self.has_vocabulary = vocabulary is not None
+        if vocabulary is not None:
+            self.register_buffer(D2T, vocabulary.d2t_U.clone())
+            self.register_buffer(T2D, vocabulary.t2d_V)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        embed_VD = fn(self.heads.embed_VD)
+        tied = self.heads.lm_head_VD is self.heads.embed_VD
+        self.heads = replace(
+            self.heads, embed_VD=embed_VD, lm_head_VD=embed_VD if tied else fn(self.heads.lm_head_VD)
+        )
+        return super()._apply(fn, recurse)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Target embedding of ids of any shape."""
+        return F.embedding(ids, self.heads.embed_VD)
+
+    def kept_ids_U(self) -> Tensor | None:
+        """Target id of each draft id; None when they are the same."""
+        if not self.has_vocabulary:
+            return None
+        return self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
+
+    def target_head_UD(self) -> Tensor:
+        """Rows of the target's frozen lm_head that stand for the draft vocabulary."""
+        kept_U = self.kept_ids_U()
+        return self.heads.lm_head_VD if kept_U is None else self.heads.lm_head_VD.index_select(0, kept_U)
+
+    def to_target_ids(self, draft_ids: Tensor) -> Tensor:
+        """Target ids of draft ids of any shape."""
+        return draft_ids + self.d2t[draft_ids] if self.has_vocabulary else draft_ids
+
+    def to_draft_ids(self, target_ids: Tensor) -> Tensor:
+        """Draft ids of target ids of any shape; arbitrary but valid where the drafter cannot propose one."""
+        return (self.t2d.cumsum(0) - 1).clamp(min=0)[target_ids] if self.has_vocabulary else target_ids
+
+    def is_draftable(self, target_ids: Tensor) -> Tensor:
+        """bool; whether the draft vocabulary holds each target id."""
+        return self.t2d[target_ids] if self.has_vocabulary else torch.ones_like(target_ids, dtype=torch.bool)
+
+    def export_tensors(self) -> dict[str, Tensor]:
+        """Contiguous copies on the CPU."""
+        return {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+
+    def load_tensors(self, tensors: dict[str, Tensor], origin: Path) -> None:
+        """Load an export; the draft vocabulary in it must be this drafter's.
+
+        Raises:
+            ArtifactError: A name is missing or unknown, a shape differs, or the vocabulary does.
+        """
+        own = self.state_dict()
+        missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+        if missing or unknown:
+            raise ArtifactError(
+                f"Drafter {origin} does not hold the expected tensors. Missing: {missing or 'none'}. Unknown: "
+                f"{unknown or 'none'}. Check that its settings match the weights, or export it again."
+            )
+        for name, tensor in tensors.items():
+            if tensor.shape != own[name].shape:
+                raise ArtifactError(
+                    f"Drafter {origin}: tensor {name} has shape {tuple(tensor.shape)}; expected "
+                    f"{tuple(own[name].shape)}. Check that its settings match the weights."
+                )
+        if self.has_vocabulary:
+            loaded = DraftVocabulary.from_tensors(tensors, len(self.t2d), origin)
+            if not torch.equal(loaded.ids_U.cpu(), (self.kept_ids_U().cpu())):
+                raise ArtifactError(
+                    f"Drafter {origin} keeps another draft vocabulary than the one this drafter was built with. "
+                    "Build it from the folder's own d2t."
+                )
+        self.load_state_dict(tensors)
+
+
+def initialise(module: nn.Module) -> None:
+    """Draw every matrix from N(0, 0.02), the scale that targets of these families start from."""
+    for parameter in module.parameters():
+        if parameter.ndim == 2:
+            nn.init.normal_(parameter, std=0.02)
+
+
+def rotary_config(heads: FrozenHeads) -> dict[str, Any]:
+    """Rotary and vocabulary keys of `config.json`, in the old spelling and in the new one.
+
+    transformers 5 writes `rope_parameters`; older readers need the two keys at top level.
+    """
+    geometry = heads.geometry
+    return {
+        "rope_theta": geometry.rope_theta,
+        "rope_scaling": geometry.rope_scaling,
+        "rope_parameters": {"rope_theta": geometry.rope_theta, **(geometry.rope_scaling or {"rope_type": "default"})},
+        "max_position_embeddings": geometry.max_position_embeddings,
+        "vocab_size": geometry.vocab_size,
+        "tie_word_embeddings": False,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "torch_dtype": "float32",
+        "bos_token_id": geometry.bos_token_id,
+        "eos_token_id": list(geometry.stop_token_ids),
+        "pad_token_id": geometry.pad_token_id,
+    }

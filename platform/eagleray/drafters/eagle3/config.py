@@ -1,0 +1,32 @@
+"""Settings of the EAGLE-3 drafter."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from eagleray.drafters.blocks.config import LayerShape
+
+
+class Eagle3Config(LayerShape):
+    """One decoder layer that drafts recursively from fused target features."""
+
+    name: Literal["eagle3"] = "eagle3"
+    """Which drafter this section configures."""
+
+    target_layer_ids: tuple[int, ...] | None = None
+    """Target layers whose outputs are fused, 0-based, strictly increasing. None: 1, N//2 - 1 and N - 4 of N layers."""
+
+    draft_vocab_size: int = Field(default=32000, gt=0)
+    """Target ids the drafter can propose: those that occur most as supervised tokens.
+
+    A size of the target vocabulary or more keeps all of it.
+    """
+
+    ttt_steps: int = Field(default=3, gt=0)
+    """Training-time test: how many draft steps are unrolled in training."""
+
+    step_loss_decay: float = Field(default=1.0, gt=0, le=1)
+    """Weight of each unrolled step relative to the one before it."""
+
+    train_head: bool = True
+    """Train the drafter's own output matrix; False keeps the target's rows."""

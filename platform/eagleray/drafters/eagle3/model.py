@@ -1,0 +1,93 @@
+"""The EAGLE-3 network: fused target features and a token in, a hidden state out.
+
+Row p holds the features of position p and the embedding of the token at p + 1, and predicts the
+token at p + 2. A draft continues by feeding the layer's own output in place of the features.
+Shapes: N packed rows, L tapped layers, D target width, U draft vocabulary, H query heads,
+G key/value heads, d width of a head.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from eagleray.drafters.base import DraftSession, StepTerms, TrainingBatch
+from eagleray.drafters.blocks.draft_vocab import DraftVocabulary
+from eagleray.drafters.blocks.headed import HeadedDrafter, initialise
+from eagleray.drafters.blocks.layers import Dimensions, Projections, Rotary, SwiGLU
+from eagleray.drafters.blocks.taps import default_layers
+from eagleray.drafters.eagle3.config import Eagle3Config
+from eagleray.drafters.eagle3.export import engine_config, profile
+from eagleray.drafters.eagle3.session import Eagle3Session
+from eagleray.drafters.eagle3.step import training_step
+from eagleray.targets.heads import FrozenHeads
+
+
+class Eagle3Layer(nn.Module):
+    """The decoder layer; it attends over token and hidden state side by side."""
+
+    def __init__(self, dimensions: Dimensions):
+        super().__init__()
+        width, eps = dimensions.hidden_size, dimensions.rms_norm_eps
+        self.input_layernorm = nn.RMSNorm(width, eps=eps)
+        self.hidden_norm = nn.RMSNorm(width, eps=eps)
+        self.self_attn = Projections(dimensions, 2 * width, normalise=False)
+        self.post_attention_layernorm = nn.RMSNorm(width, eps=eps)
+        self.mlp = SwiGLU(dimensions)
+
+    def join(self, embedding_ND: Tensor, hidden_ND: Tensor) -> Tensor:
+        """What queries, keys and values are made from: [N, 2 D], embedding first."""
+        return torch.cat((self.input_layernorm(embedding_ND), self.hidden_norm(hidden_ND)), -1)
+
+    def finish(self, hidden_ND: Tensor, attended_NE: Tensor) -> Tensor:
+        """Residual updates after attention. Returns the recurrent state, before the final norm."""
+        hidden_ND = hidden_ND + self.self_attn.o_proj(attended_NE)
+        return hidden_ND + self.mlp(self.post_attention_layernorm(hidden_ND))
+
+
+class Eagle3Drafter(HeadedDrafter):
+    """The drafter: network, training step and export; it drafts through `Eagle3Session`."""
+
+    max_depth = 32
+
+    def __init__(self, config: Eagle3Config, heads: FrozenHeads, vocabulary: DraftVocabulary):
+        super().__init__(heads, vocabulary)
+        geometry = heads.geometry
+        self.config = config
+        self.tapped_layers = config.target_layer_ids or default_layers(geometry.num_layers)
+        self.dimensions = Dimensions.resolve(config, geometry)
+        width = geometry.hidden_size
+        self.fc = nn.Linear(len(self.tapped_layers) * width, width, bias=False)
+        self.midlayer = Eagle3Layer(self.dimensions)
+        self.norm = nn.RMSNorm(width, eps=geometry.rms_norm_eps)
+        self.lm_head = nn.Linear(width, len(vocabulary.ids_U), bias=False)
+        self.rotary = Rotary(geometry, self.dimensions.head_dim)
+        initialise(self)
+        self.lm_head.weight.data.copy_(self.target_head_UD())
+        self.lm_head.weight.requires_grad_(config.train_head)
+
+    def fuse(self, features_NLD: Tensor) -> Tensor:
+        """Mix the tapped layers, in the order of their ids, into one hidden state [N, D]."""
+        fused_ND: Tensor = self.fc(features_NLD.flatten(-2))
+        return fused_ND
+
+    def logits(self, hidden_ND: Tensor) -> Tensor:
+        """Scores over the draft vocabulary, [N, U]."""
+        logits_NU: Tensor = self.lm_head(self.norm(hidden_ND))
+        return logits_NU
+
+    def forward(self, batch: TrainingBatch) -> StepTerms:
+        """Unroll `ttt_steps` draft steps at every supervised position."""
+        return training_step(self, batch)
+
+    def open_session(self, max_rows: int, max_length: int) -> DraftSession:
+        """Allocate keys and values of `max_rows` sequences."""
+        return Eagle3Session(self, max_rows, max_length)
+
+    def export_config(self) -> dict[str, Any]:
+        """Configuration that SGLang and vLLM read."""
+        return engine_config(self)
+
+    def export_profile(self) -> dict[str, Any]:
+        """What a reader of the export must know and the configuration does not say."""
+        return profile(self)

@@ -1,0 +1,125 @@
+"""One EAGLE-3 training step: the draft loop unrolled at every supervised position at once.
+
+At draft step k, row p takes the token at p + 1 + k and predicts the one at p + 2 + k, at rotary
+position p + k. It is supervised exactly when that predicted token is. It attends to the step-0 keys
+of rows up to p and, of later steps, only to its own: what a live draft after position p would see.
+
+Rows that never predict a supervised token serve as keys alone; queries, MLP and logits run on the
+others, packed. Shapes: B batch rows, T positions, M packed key rows, N packed query rows, A query
+slots, K draft steps, D target width, E = 2 D, H query heads, G key/value heads, d width of a head.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from eagleray.drafters.base import StepTerms, TrainingBatch
+from eagleray.drafters.blocks.grouped import group_queries, ungroup_queries
+from eagleray.drafters.blocks.layers import Angles
+from eagleray.drafters.blocks.packing import Packing
+from eagleray.drafters.blocks.teacher import SlotTerms, SoftTeacher
+
+if TYPE_CHECKING:
+    from eagleray.drafters.eagle3.model import Eagle3Drafter
+
+
+def training_step(drafter: "Eagle3Drafter", batch: TrainingBatch) -> StepTerms:
+    """Sum of soft cross-entropies over draft steps, weighted by `step_loss_decay` ** k."""
+    rows = QueryRows.select(batch, drafter.config.ttt_steps)
+    teacher = SoftTeacher(drafter, batch)
+    attention = UnrolledAttention(drafter, batch, rows)
+    hidden_ND, joined_NE = attention.first_inputs()
+    terms = SlotTerms.start(hidden_ND)
+    for step in range(drafter.config.ttt_steps):
+        angles = drafter.rotary(rows.position_N + step)
+        if step > 0:
+            tokens_N = rows.following(batch.ids_BT, 1 + step)
+            joined_NE = drafter.midlayer.join(drafter.embed(tokens_N), hidden_ND)
+            attention.add_own(joined_NE, angles)
+        hidden_ND = drafter.midlayer.finish(hidden_ND, attention.attend(joined_NE, angles))
+        judged = teacher.judge(
+            drafter.logits(hidden_ND), rows.packing.batch_N, rows.position_N + 2 + step, rows.supervised_NK[:, step]
+        )
+        terms.add(judged, drafter.config.step_loss_decay**step)
+    return terms.total()
+
+
+@dataclass(frozen=True)
+class QueryRows:
+    """Rows that predict a supervised token at some draft step."""
+
+    packing: Packing
+    position_N: Tensor
+    supervised_NK: Tensor
+    """Whether the token that row p predicts at step k, at position p + 2 + k, is supervised."""
+
+    @classmethod
+    def select(cls, batch: TrainingBatch, steps: int) -> "QueryRows":
+        """Find the rows, in batch order."""
+        positions = batch.ids_BT.shape[1]
+        padded = torch.nn.functional.pad(batch.supervised_BT, (0, steps + 1))
+        supervised_BTK = padded[:, 2:].unfold(1, steps, 1)[:, :positions]
+        batch_N, position_N = supervised_BTK.any(-1).nonzero(as_tuple=True)
+        packing = Packing.compacted(batch_N, len(batch.ids_BT))
+        return cls(packing, position_N, supervised_BTK[batch_N, position_N])
+
+    def following(self, ids_BT: Tensor, offset: int) -> Tensor:
+        """The token `offset` positions after each row's; an arbitrary one past the end, where nothing is supervised."""
+        index_N = (self.position_N + offset).clamp(max=ids_BT.shape[1] - 1)
+        return ids_BT[self.packing.batch_N, index_N]
+
+
+class UnrolledAttention:
+    """Keys and values of all draft steps so far, and attention over them."""
+
+    def __init__(self, drafter: "Eagle3Drafter", batch: TrainingBatch, rows: QueryRows):
+        self.layer = drafter.midlayer
+        self.rows = rows
+        positions_T = torch.arange(batch.ids_BT.shape[1] - 1, device=batch.ids_BT.device)
+        # The last position has no following token, so it is no row.
+        keys = Packing.in_place(positions_T < batch.lengths_B[:, None] - 1)
+        tokens_M = batch.ids_BT[keys.batch_N, keys.slot_N + 1]
+        self.fused_MD = drafter.fuse(batch.features_BTLD[keys.batch_N, keys.slot_N])
+        self.joined_ME = self.layer.join(drafter.embed(tokens_M), self.fused_MD)
+        keys_MGd, values_MGd = self.layer.self_attn.keys_values(self.joined_ME, drafter.rotary(keys.slot_N))
+        self.keys_BGTd = keys.pad(keys_MGd).transpose(1, 2)
+        self.values_BGTd = keys.pad(values_MGd).transpose(1, 2)
+        self.row_index_N = self._index_among(keys, rows)
+        slot_positions_BA = rows.packing.pad(rows.position_N)
+        self.later_BAT = positions_T > slot_positions_BA[:, :, None]
+        self.own_keys: list[Tensor] = []
+        self.own_values: list[Tensor] = []
+
+    def first_inputs(self) -> tuple[Tensor, Tensor]:
+        """Hidden state and joined input of the query rows at step 0."""
+        return self.fused_MD.index_select(0, self.row_index_N), self.joined_ME.index_select(0, self.row_index_N)
+
+    def add_own(self, joined_NE: Tensor, angles: Angles) -> None:
+        """Append a later step's keys, each visible to its own row alone."""
+        keys_NGd, values_NGd = self.layer.self_attn.keys_values(joined_NE, angles)
+        self.own_keys.append(self.rows.packing.pad(keys_NGd))
+        self.own_values.append(self.rows.packing.pad(values_NGd))
+
+    def attend(self, joined_NE: Tensor, angles: Angles) -> Tensor:
+        """One softmax over step-0 keys up to each row and its own later ones. Returns [N, H * d]."""
+        queries_BAHd = self.rows.packing.pad(self.layer.self_attn.queries(joined_NE, angles))
+        batch, slots, _, width = queries_BAHd.shape
+        groups, context = self.keys_BGTd.shape[1:3]
+        grouped = group_queries(queries_BAHd * width**-0.5, groups)
+        by_slot = (batch, groups, -1, slots, context)
+        scores = (grouped @ self.keys_BGTd.transpose(2, 3)).view(by_slot)
+        scores = scores.masked_fill(self.later_BAT[:, None, None], float("-inf"))
+        split = grouped.view(batch, groups, -1, slots, width)
+        own = [(split * key.transpose(1, 2)[:, :, None]).sum(-1, keepdim=True) for key in self.own_keys]
+        weights = torch.cat((scores, *own), -1).softmax(-1)
+        out = (weights[..., :context].flatten(2, 3) @ self.values_BGTd).view_as(split)
+        for step, value in enumerate(self.own_values):
+            out = out + weights[..., context + step, None] * value.transpose(1, 2)[:, :, None]
+        return self.rows.packing.pack(ungroup_queries(out.flatten(2, 3), slots))
+
+    @staticmethod
+    def _index_among(keys: Packing, rows: QueryRows) -> Tensor:
+        index_BT = keys.pad(torch.arange(len(keys.batch_N), device=keys.batch_N.device))
+        return index_BT[rows.packing.batch_N, rows.position_N]
