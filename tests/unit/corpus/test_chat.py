@@ -3,6 +3,7 @@ from typing import Any
 
 import jinja2
 import pytest
+
 from eagleray.corpus.chat import RenderError, render_prompt, render_prompts, template_hash, tokenizer_hash
 from eagleray.corpus.prompt import Message, user_prompt
 from eagleray.errors import ArtifactError

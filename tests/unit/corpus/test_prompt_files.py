@@ -2,11 +2,12 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from eagleray.corpus.prompt import Message, normalise, user_prompt
 from eagleray.corpus.prompt_files import read_prompts, write_prompts
 from eagleray.errors import DataError
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def _write(path: Path, *lines: str) -> Path:

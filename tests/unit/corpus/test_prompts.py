@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from eagleray.corpus import mt_bench
 from eagleray.corpus.config import MtBenchSource, PromptsConfig
 from eagleray.corpus.families.catalog import FAMILIES, family_prompts

@@ -1,0 +1,139 @@
+"""Three kinds of chart, drawn small enough to be read on a phone: bars, lines and stacked bars.
+
+Panels of one figure share a scale, which the caller gives, so that they can be compared by eye.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from eagleray.evaluation.svg import Drawing
+
+WIDTH = 340.0
+LABEL_WIDTH = 104.0
+ROW_HEIGHT = 30.0
+PLOT_HEIGHT = 210.0
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One labelled bar: parts from left to right, and what is written at its end."""
+
+    label: str
+    parts: tuple[tuple[str, float, str], ...]
+    """Style class, length in the scale's units, and what the part says when pointed at."""
+    value: str
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value, and its interval if it has one."""
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """The points of one series."""
+
+    label: str
+    series: int
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A linear axis: ticks in rising order, and the pixels of the first and the last."""
+
+    ticks: Sequence[float]
+    start: float
+    stop: float
+
+    def at(self, value: float) -> float:
+        """Pixel of a value."""
+        share = (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
+        return self.start + share * (self.stop - self.start)
+
+
+def bar_panel(
+    title: str, bars: Sequence[Bar], ticks: Sequence[float], unit: str, reference: float | None = None
+) -> Markup:
+    """Draw horizontal bars from 0, with a line at the reference."""
+    height = ROW_HEIGHT * len(bars) + 40
+    drawing = Drawing(WIDTH, height)
+    scale = Scale(ticks, LABEL_WIDTH, WIDTH - 46)
+    floor = ROW_HEIGHT * len(bars) + 6
+    for tick in ticks:
+        drawing.line(scale.at(tick), 4, scale.at(tick), floor, "grid")
+        drawing.text(scale.at(tick), floor + 14, f"{tick:g}", "tick", "middle")
+    drawing.text((scale.start + scale.stop) / 2, height - 4, unit, "tick", "middle")
+    for row, bar in enumerate(bars):
+        top = 8 + row * ROW_HEIGHT
+        drawing.text(LABEL_WIDTH - 8, top + 14, bar.label, "label", "end")
+        reached = 0.0
+        for style, length, tip in bar.parts:
+            left = scale.at(reached)
+            drawing.bar(left, top, scale.at(reached + length) - left, ROW_HEIGHT - 10, style, tip)
+            reached += length
+        drawing.text(scale.at(reached) + 5, top + 14, bar.value, "value")
+    if reference is not None:
+        drawing.line(scale.at(reference), 0, scale.at(reference), floor, "reference")
+    spoken = "; ".join(f"{bar.label} {bar.value}" for bar in bars)
+    return drawing.render(title, f"{spoken} ({unit})")
+
+
+def line_panel(
+    title: str,
+    lines: Sequence[Line],
+    x_ticks: Sequence[float],
+    y_ticks: Sequence[float],
+    x_label: str,
+    reference: float | None = None,
+    marks: bool = True,
+) -> Markup:
+    """Draw lines over a shared grid; with `marks`, each point has its mark and its interval."""
+    drawing = Drawing(WIDTH, PLOT_HEIGHT)
+    pad = 14.0 if marks else 0.0
+    x_scale = Scale(x_ticks, 40 + pad, WIDTH - 12 - pad)
+    y_scale = Scale(y_ticks, PLOT_HEIGHT - 40, 12)
+    for tick in y_ticks:
+        drawing.line(40, y_scale.at(tick), WIDTH - 12, y_scale.at(tick), "grid")
+        drawing.text(34, y_scale.at(tick) + 4, f"{tick:.3g}", "tick", "end")
+    for tick in x_ticks:
+        drawing.text(x_scale.at(tick), PLOT_HEIGHT - 23, f"{tick:g}", "tick", "middle")
+    drawing.text((40 + WIDTH - 12) / 2, PLOT_HEIGHT - 6, x_label, "tick", "middle")
+    if reference is not None:
+        drawing.line(40, y_scale.at(reference), WIDTH - 12, y_scale.at(reference), "reference")
+    for rank, line in enumerate(lines):
+        # Intervals at one depth would hide each other, so each series stands a little aside.
+        aside = (rank - (len(lines) - 1) / 2) * 5.0 if marks else 0.0
+        _draw_line(drawing, line, x_scale, y_scale, aside, marks)
+    return drawing.render(title, "; ".join(_spoken(line) for line in lines))
+
+
+def _draw_line(
+    drawing: Drawing, line: Line, x_scale: Scale, y_scale: Scale, aside: float, marks: bool
+) -> None:
+    places = [(x_scale.at(point.x) + aside, y_scale.at(point.y)) for point in line.points]
+    drawing.path(places, f"line series-{line.series}")
+    if not marks:
+        return
+    for (x, y), point in zip(places, line.points, strict=True):
+        tip = f"{line.label} at {point.x:g}: {point.y:.2f}"
+        if point.low is not None and point.high is not None:
+            drawing.line(
+                x, y_scale.at(point.low), x, y_scale.at(point.high), f"interval series-{line.series}"
+            )
+            tip += f" ({point.low:.2f} to {point.high:.2f})"
+        drawing.marker(x, y, line.series, tip)
+
+
+def _spoken(line: Line) -> str:
+    if len(line.points) > 12:
+        first, last = line.points[0], line.points[-1]
+        return f"{line.label} from {first.y:.2f} at {first.x:g} to {last.y:.2f} at {last.x:g}"
+    return f"{line.label} " + ", ".join(f"{point.y:.2f} at {point.x:g}" for point in line.points)

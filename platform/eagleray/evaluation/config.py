@@ -1,0 +1,52 @@
+"""How drafters are judged: the evaluation section of a recipe."""
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from eagleray.settings import Settings
+
+
+class BootstrapConfig(Settings):
+    """Confidence intervals over prompts."""
+
+    resamples: PositiveInt = 2000
+    """Times the prompts are drawn again with replacement."""
+
+    confidence: float = Field(default=0.95, gt=0.5, lt=1.0)
+    """Share of the resampled figures between `low` and `high`."""
+
+    seed: int = 0
+    """Drives the draws, so that the same records give the same interval."""
+
+
+class EvaluationConfig(Settings):
+    """The evaluation section of a recipe."""
+
+    prompts_per_family: PositiveInt = 40
+    """Held-out prompts of each family that measure acceptance; fewer where fewer are held out."""
+
+    max_new_tokens: PositiveInt = 96
+    """Longest answer when acceptance is measured."""
+
+    batch_size: PositiveInt = 16
+    """Prompts decoded together when acceptance is measured."""
+
+    depths: dict[str, tuple[PositiveInt, ...]] = {}
+    """Draft depths to try, by drafter label. Labels that are not named take `default_depths`."""
+
+    default_depths: tuple[PositiveInt, ...] = Field(default=(2, 3, 5, 7), min_length=1)
+    """Draft depths of drafters that `depths` does not name."""
+
+    timing_prompts_per_family: NonNegativeInt = 8
+    """Prompts of each family that measure speed at batch 1. 0 measures none, and no verdict is given."""
+
+    timing_new_tokens: PositiveInt = 64
+    """Longest answer when speed is measured."""
+
+    hf_prompts: NonNegativeInt = 4
+    """Prompts on which the engine is timed against Hugging Face `generate`. 0 leaves this out."""
+
+    bootstrap: BootstrapConfig = BootstrapConfig()
+    """Confidence intervals."""
+
+    workers: PositiveInt = 1
+    """Processes that measure at the same time, each with `1 / workers` of the cores."""

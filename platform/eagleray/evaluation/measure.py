@@ -1,0 +1,161 @@
+"""Runs one unit: an engine, drafters and prompts in, a record out. Knows no cluster."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from eagleray.corpus.chat import RenderedPrompt
+from eagleray.drafters.base import DraftSource
+from eagleray.engines.base import DraftSetting, Engine, Generation, GenerationRequest, GenerationRun
+from eagleray.errors import EngineError
+from eagleray.evaluation.config import EvaluationConfig
+from eagleray.evaluation.records import (
+    Answer,
+    AnswersRecord,
+    ReferenceRecord,
+    TimedAnswer,
+    TimingRecord,
+    UnitRecord,
+)
+from eagleray.evaluation.reference import ReferenceModel
+from eagleray.evaluation.regime import Regime
+from eagleray.evaluation.units import AnswersUnit, DraftChoice, ReferenceUnit, TimingUnit, Unit
+
+Progress = Callable[[int], None]
+"""Called with the number of tokens that were just delivered."""
+
+WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Everything that units are measured with. One per worker process."""
+
+    engine: Engine
+    sources: Mapping[str, DraftSource]
+    """Drafters by label."""
+    prompts: Mapping[str, Sequence[RenderedPrompt]]
+    """Held-out prompts by family."""
+    config: EvaluationConfig
+    regime: Regime
+    reference: ReferenceModel | None = None
+    """Needed by reference units only."""
+
+
+def run_unit(unit: Unit, bench: Bench, on_progress: Progress | None = None) -> UnitRecord:
+    """Measure one unit.
+
+    Raises:
+        EngineError: The engine or the reference cannot do what the unit asks for.
+    """
+    if isinstance(unit, AnswersUnit):
+        return measure_answers(unit, bench, on_progress)
+    if isinstance(unit, TimingUnit):
+        return measure_timing(unit, bench, on_progress)
+    return measure_reference(unit, bench)
+
+
+def measure_answers(unit: AnswersUnit, bench: Bench, on_progress: Progress | None = None) -> AnswersRecord:
+    """Answer the prompts of a family in batches."""
+    config = bench.config
+    prompts = bench.prompts[unit.family][: config.prompts_per_family]
+    requests = [_request(prompt, config.max_new_tokens) for prompt in prompts]
+    setting = _setting(unit.draft, bench)
+    generations: list[Generation] = []
+    for start in range(0, len(requests), config.batch_size):
+        batch = requests[start : start + config.batch_size]
+        generations += bench.engine.generate(batch, draft=setting, on_progress=on_progress).generations
+    return AnswersRecord(unit=unit, regime=bench.regime, answers=tuple(_answer(g) for g in generations))
+
+
+def measure_timing(unit: TimingUnit, bench: Bench, on_progress: Progress | None = None) -> TimingRecord:
+    """Time every setting on one prompt.
+
+    The order rotates with the prompt, so over the prompts no setting always runs first or last.
+    """
+    prompt = bench.prompts[unit.family][unit.prompt_index]
+    choices: list[DraftChoice | None] = [None, *unit.drafts]
+    shift = unit.prompt_index % len(choices)
+    rotated = choices[shift:] + choices[:shift]
+    # The first call of each setting pays for allocations that no later call pays for.
+    warm_up = _request(prompt, min(WARM_UP_TOKENS, bench.config.timing_new_tokens))
+    for choice in rotated:
+        bench.engine.generate([warm_up], draft=_setting(choice, bench))
+    request = _request(prompt, bench.config.timing_new_tokens)
+    timings = [
+        _timed_answer(
+            choice,
+            bench.engine.generate([request], draft=_setting(choice, bench), on_progress=on_progress),
+        )
+        for choice in rotated
+    ]
+    return TimingRecord(unit=unit, regime=bench.regime, timings=tuple(timings))
+
+
+def measure_reference(unit: ReferenceUnit, bench: Bench) -> ReferenceRecord:
+    """Time the engine and the reference on one prompt, in an order that alternates with the prompt."""
+    reference = bench.reference
+    if reference is None:
+        raise EngineError(
+            f"Unit {unit.name} compares with Hugging Face `generate`, but this worker has no reference. "
+            "Give Bench.reference, or set evaluation.hf_prompts to 0."
+        )
+    prompt = bench.prompts[unit.family][unit.prompt_index]
+
+    def run_engine(max_new_tokens: int) -> tuple[int, ...]:
+        return bench.engine.generate([_request(prompt, max_new_tokens)]).generations[0].answer_ids
+
+    def run_reference(max_new_tokens: int) -> tuple[int, ...]:
+        return reference.generate(prompt.prompt_ids, max_new_tokens)
+
+    runs = {"engine": run_engine, "reference": run_reference}
+    seconds: dict[str, float] = {}
+    ids: dict[str, tuple[int, ...]] = {}
+    for name in sorted(runs, reverse=unit.prompt_index % 2 == 1):
+        runs[name](min(WARM_UP_TOKENS, bench.config.timing_new_tokens))
+        start_s = time.perf_counter()
+        ids[name] = runs[name](bench.config.timing_new_tokens)
+        seconds[name] = time.perf_counter() - start_s
+    return ReferenceRecord(
+        unit=unit,
+        regime=bench.regime,
+        engine_s=seconds["engine"],
+        engine_ids=ids["engine"],
+        reference_s=seconds["reference"],
+        reference_ids=ids["reference"],
+    )
+
+
+def _request(prompt: RenderedPrompt, max_new_tokens: int) -> GenerationRequest:
+    return GenerationRequest(
+        request_id=prompt.prompt.prompt_id, prompt_ids=prompt.prompt_ids, max_new_tokens=max_new_tokens
+    )
+
+
+def _setting(choice: DraftChoice | None, bench: Bench) -> DraftSetting | None:
+    if choice is None:
+        return None
+    return DraftSetting(source=bench.sources[choice.label], depth=choice.depth)
+
+
+def _answer(generation: Generation) -> Answer:
+    return Answer(
+        prompt_id=generation.request_id,
+        prompt_tokens=len(generation.prompt_ids),
+        answer_ids=generation.answer_ids,
+        finish_reason=generation.finish_reason,
+        cycles=generation.cycles,
+    )
+
+
+def _timed_answer(choice: DraftChoice | None, run: GenerationRun) -> TimedAnswer:
+    generation = run.generations[0]
+    return TimedAnswer(
+        draft=choice,
+        answer_ids=generation.answer_ids,
+        cycles=len(generation.cycles),
+        tokens=sum(cycle.delivered for cycle in generation.cycles),
+        draft_s=run.times.draft_s,
+        verify_s=run.times.verify_s,
+        host_s=run.times.host_s,
+    )

@@ -1,0 +1,74 @@
+"""What a unit measured, as it is stored: plain JSON, with the regime it was measured in."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from eagleray.evaluation.regime import Regime
+from eagleray.evaluation.units import AnswersUnit, DraftChoice, ReferenceUnit, TimingUnit
+from eagleray.settings import Settings
+from eagleray.speculation.acceptance import Cycle
+
+
+class Answer(Settings):
+    """One prompt's answer and how it came about."""
+
+    prompt_id: str
+    prompt_tokens: int
+    answer_ids: tuple[int, ...]
+    finish_reason: str
+    cycles: tuple[Cycle, ...]
+
+
+class AnswersRecord(Settings):
+    """Outcome of an `AnswersUnit`."""
+
+    kind: Literal["answers"] = "answers"
+    unit: AnswersUnit
+    regime: Regime
+    answers: tuple[Answer, ...]
+
+
+class TimedAnswer(Settings):
+    """One setting of a timing unit."""
+
+    draft: DraftChoice | None
+    """None is plain decoding."""
+    answer_ids: tuple[int, ...]
+    cycles: int
+    tokens: int
+    """Tokens that these cycles delivered; the first token of an answer comes from prefill and is not one."""
+    draft_s: float
+    verify_s: float
+    host_s: float
+
+    @property
+    def decode_s(self) -> float:
+        """Wall seconds without prefill."""
+        return self.draft_s + self.verify_s + self.host_s
+
+
+class TimingRecord(Settings):
+    """Outcome of a `TimingUnit`; settings in the order they ran."""
+
+    kind: Literal["timing"] = "timing"
+    unit: TimingUnit
+    regime: Regime
+    timings: tuple[TimedAnswer, ...]
+
+
+class ReferenceRecord(Settings):
+    """Outcome of a `ReferenceUnit`. Seconds are of whole calls, prefill included."""
+
+    kind: Literal["reference"] = "reference"
+    unit: ReferenceUnit
+    regime: Regime
+    engine_s: float
+    engine_ids: tuple[int, ...]
+    reference_s: float
+    reference_ids: tuple[int, ...]
+
+
+UnitRecord = AnswersRecord | TimingRecord | ReferenceRecord
+RECORD: TypeAdapter[UnitRecord] = TypeAdapter(Annotated[UnitRecord, Field(discriminator="kind")])
+"""Reads a record from JSON: `RECORD.validate_json(...)`. Write with `record.model_dump_json()`."""

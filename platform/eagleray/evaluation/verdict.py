@@ -1,0 +1,62 @@
+"""Win, loss or undecided: the rule that turns an interval into a word."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from eagleray.evaluation.bootstrap import Interval
+
+Word = Literal["win", "loss", "undecided"]
+
+MIN_PROMPTS = 5
+"""With fewer, even agreement of all prompts is no evidence: 4 coins agree in 2 * 0.5^4 = 12 % of throws."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A word and the reason for it, in one clause."""
+
+    word: Word
+    reason: str
+
+
+def judge(speedup: Interval | None, timed_prompts: int, exact_ratio: float) -> Verdict:
+    """Judge a drafter on one family.
+
+    Args:
+        speedup: None where no prompt was timed.
+        exact_ratio: Share of drafted answers that equal the plain ones. Below 1.0 speed is not judged:
+            a faster way to another answer is not a speedup.
+    """
+    if exact_ratio < 1.0:
+        return Verdict("undecided", f"only {exact_ratio:.1%} of the answers equal plain decoding")
+    if speedup is None:
+        return Verdict("undecided", "speed was not measured")
+    if timed_prompts < MIN_PROMPTS:
+        return Verdict("undecided", f"{timed_prompts} timed prompts are too few; {MIN_PROMPTS} are needed")
+    if speedup.low > 1.0:
+        return Verdict("win", "the whole interval lies above 1.0")
+    if speedup.high < 1.0:
+        return Verdict("loss", "the whole interval lies below 1.0")
+    return Verdict("undecided", "the interval holds 1.0")
+
+
+def summarise(label: str, families: Mapping[str, Mapping[str, Any]]) -> str:
+    """One sentence on a drafter, from the family entries of a report."""
+    clauses = []
+    for word, verb in (("win", "speeds up"), ("loss", "slows down"), ("undecided", "is undecided on")):
+        named = [_clause(family, entry) for family, entry in families.items() if entry["verdict"] == word]
+        if named:
+            clauses.append(f"{verb} {_join(named)}")
+    return f"{label} {_join(clauses)}."
+
+
+def _clause(family: str, entry: Mapping[str, Any]) -> str:
+    if entry["speedup_ratio"] is None:
+        return f"{family} ({entry['verdict_reason']})"
+    figures = f"{entry['speedup_ratio']:.2f}x, {entry['speedup_low']:.2f} to {entry['speedup_high']:.2f}"
+    return f"{family} ({figures})"
+
+
+def _join(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

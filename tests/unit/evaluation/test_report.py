@@ -1,0 +1,96 @@
+import json
+import re
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from eagleray.evaluation.html import percent, render_html
+from eagleray.evaluation.report import write_report
+from eagleray.evaluation.svg import nice_ticks
+
+SECTIONS = (
+    "verdict",
+    "acceptance-length",
+    "acceptance-rate",
+    "speedup",
+    "time",
+    "training",
+    "data",
+    "regime",
+    "method",
+)
+
+
+def test_the_page_holds_every_section_and_a_verdict_sentence_per_drafter(report: dict[str, Any]) -> None:
+    page = render_html(report)
+    assert [name for name in SECTIONS if f'<section id="{name}">' not in page] == []
+    for drafter in report["drafters"].values():
+        assert f"<li>{drafter['summary']}</li>" in page
+
+
+def test_the_page_asks_nothing_of_any_other_place(report: dict[str, Any]) -> None:
+    page = render_html(report)
+    assert not re.findall(r"https?://|//cdn|@import|url\(|<script|<link|<img|\b(?:src|href)=", page)
+
+
+def test_every_plot_is_well_formed_and_has_words_for_those_who_cannot_see_it(report: dict[str, Any]) -> None:
+    plots = re.findall(r'<svg class="plot".*?</svg>', render_html(report), re.DOTALL)
+    # Two families in four figures, and one trained drafter.
+    assert len(plots) == 2 * 4 + 1
+    for plot in plots:
+        image = ElementTree.fromstring(plot)
+        assert image.attrib["role"] == "img"
+        assert len(image.attrib["aria-label"]) > 10
+
+
+def test_every_table_has_a_caption(report: dict[str, Any]) -> None:
+    page = render_html(report)
+    assert page.count("<table") == page.count("<caption>") > 3
+
+
+def test_names_from_outside_are_escaped_everywhere(report: dict[str, Any]) -> None:
+    hostile = '<b>"&'
+    renamed = {hostile: report["drafters"]["good"]}
+    page = render_html({**report, "drafters": renamed, "training": {hostile: report["training"]["good"]}})
+    assert hostile not in page
+    assert "&lt;b&gt;" in page
+
+
+def test_a_report_without_timing_or_training_still_renders(report: dict[str, Any]) -> None:
+    bare = json.loads(json.dumps(report))
+    bare["training"] = {}
+    for drafter in bare["drafters"].values():
+        for entry in drafter["families"].values():
+            for record in (entry, *entry["by_depth"].values()):
+                record.update({name: None for name in record if "speedup" in name or "tokens_per_s" in name})
+    bare["engine"] = dict.fromkeys(bare["engine"])
+    page = render_html(bare)
+    assert "Speed was not measured" in page
+    assert "No drafter of this run was trained" in page
+
+
+def test_both_files_are_written_and_the_json_is_the_report(tmp_path: Path, report: dict[str, Any]) -> None:
+    json_path, html_path = write_report(tmp_path, report)
+    assert json.loads(json_path.read_text()) == json.loads(json.dumps(report))
+    assert html_path.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"]
+
+
+def test_almost_all_is_never_shown_as_all() -> None:
+    assert percent(1.0) == "100%"
+    assert percent(0.9999) == "99.9%"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [
+        (0.0, 1.0, [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        (0.0, 4.7, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
+        (0.0, 1900.0, [0.0, 500.0, 1000.0, 1500.0, 2000.0]),
+        (-0.4, 0.4, [-0.4, -0.2, 0.0, 0.2, 0.4]),
+    ],
+)
+def test_ticks_are_round_and_cover_the_range(low: float, high: float, ticks: list[float]) -> None:
+    assert nice_ticks(low, high) == pytest.approx(ticks)

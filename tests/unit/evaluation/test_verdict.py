@@ -1,0 +1,49 @@
+import pytest
+
+from eagleray.evaluation.bootstrap import Interval
+from eagleray.evaluation.verdict import MIN_PROMPTS, judge, summarise
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [
+        (1.01, 1.4, "win"),
+        (0.7, 0.99, "loss"),
+        (0.9, 1.1, "undecided"),
+        (1.0, 1.3, "undecided"),
+        (0.8, 1.0, "undecided"),
+    ],
+)
+def test_only_an_interval_that_excludes_one_decides(low: float, high: float, word: str) -> None:
+    assert judge(Interval((low + high) / 2, low, high), MIN_PROMPTS, exact_ratio=1.0).word == word
+
+
+def test_one_wrong_answer_forbids_a_win() -> None:
+    verdict = judge(Interval(2.0, 1.9, 2.1), 40, exact_ratio=39 / 40)
+    assert verdict.word == "undecided"
+    assert "97.5%" in verdict.reason
+
+
+def test_too_few_prompts_decide_nothing() -> None:
+    assert judge(Interval(2.0, 1.9, 2.1), MIN_PROMPTS - 1, exact_ratio=1.0).word == "undecided"
+
+
+def test_without_timing_there_is_no_verdict() -> None:
+    assert judge(None, 0, exact_ratio=1.0).reason == "speed was not measured"
+
+
+def test_a_summary_is_one_sentence_that_names_every_family() -> None:
+    def entry(word: str, ratio: float | None) -> dict[str, object]:
+        bounds = {} if ratio is None else {"speedup_low": ratio - 0.1, "speedup_high": ratio + 0.1}
+        return {"verdict": word, "speedup_ratio": ratio, "verdict_reason": "speed was not measured", **bounds}
+
+    families = {
+        "code": entry("win", 1.58),
+        "arithmetic": entry("win", 1.2),
+        "prose": entry("loss", 0.8),
+        "maths": entry("undecided", None),
+    }
+    assert summarise("eagle3", families) == (
+        "eagle3 speeds up code (1.58x, 1.48 to 1.68) and arithmetic (1.20x, 1.10 to 1.30), "
+        "slows down prose (0.80x, 0.70 to 0.90) and is undecided on maths (speed was not measured)."
+    )
