@@ -47,15 +47,16 @@ class Line:
 
 @dataclass(frozen=True)
 class Scale:
-    """A linear axis: ticks in rising order, and the pixels of the first and the last."""
+    """A linear axis: the values at its ends, and their pixels."""
 
-    ticks: Sequence[float]
+    low: float
+    high: float
     start: float
     stop: float
 
     def at(self, value: float) -> float:
         """Pixel of a value."""
-        share = (value - self.ticks[0]) / (self.ticks[-1] - self.ticks[0])
+        share = (value - self.low) / (self.high - self.low)
         return self.start + share * (self.stop - self.start)
 
 
@@ -65,7 +66,7 @@ def bar_panel(
     """Draw horizontal bars from 0, with a line at the reference."""
     height = ROW_HEIGHT * len(bars) + 40
     drawing = Drawing(WIDTH, height)
-    scale = Scale(ticks, LABEL_WIDTH, WIDTH - 46)
+    scale = Scale(ticks[0], ticks[-1], LABEL_WIDTH, WIDTH - 46)
     floor = ROW_HEIGHT * len(bars) + 6
     for tick in ticks:
         drawing.line(scale.at(tick), 4, scale.at(tick), floor, "grid")
@@ -98,8 +99,9 @@ def line_panel(
     """Draw lines over a shared grid; with `marks`, each point has its mark and its interval."""
     drawing = Drawing(WIDTH, PLOT_HEIGHT)
     pad = 14.0 if marks else 0.0
-    x_scale = Scale(x_ticks, 40 + pad, WIDTH - 12 - pad)
-    y_scale = Scale(y_ticks, PLOT_HEIGHT - 40, 12)
+    rightmost = max([x_ticks[-1], *(point.x for line in lines for point in line.points)])
+    x_scale = Scale(x_ticks[0], rightmost, 40 + pad, WIDTH - 12 - pad)
+    y_scale = Scale(y_ticks[0], y_ticks[-1], PLOT_HEIGHT - 40, 12)
     for tick in y_ticks:
         drawing.line(40, y_scale.at(tick), WIDTH - 12, y_scale.at(tick), "grid")
         drawing.text(34, y_scale.at(tick) + 4, f"{tick:.3g}", "tick", "end")

@@ -21,7 +21,7 @@ def render_html(report: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        decimals=decimals, percent=percent, gibibytes=gibibytes, duration=duration, words=words
+        decimals=decimals, figure=figure, percent=percent, gibibytes=gibibytes, duration=duration, words=words
     )
     return environment.get_template(TEMPLATE).render(
         report=report,
@@ -34,13 +34,18 @@ def render_html(report: dict[str, Any]) -> str:
         times=plots.time_panels(report),
         losses=plots.loss_panels(report),
         dataset=flatten(report["dataset"]),
-        regime=flatten(report["regime"]),
+        regime=[row for row in flatten(report["regime"]) if row[0] != "fingerprint"],
     )
 
 
 def decimals(value: float | None, digits: int = 2) -> str:
     """Format a figure; None is not measured."""
     return MISSING if value is None else f"{value:,.{digits}f}"
+
+
+def figure(value: Any) -> str:
+    """Format a fact of any kind; whole numbers get separators."""
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def percent(value: float | None) -> str:

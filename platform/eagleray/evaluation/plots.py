@@ -28,7 +28,7 @@ def acceptance_length_panels(report: dict[str, Any]) -> list[Panel]:
     """Acceptance length at the best depth, a bar per drafter."""
     entries = {family: _entries(report, family) for family in report["workloads"]}
     highest = max((entry["acceptance_length"] for _, _, entry in _all(entries)), default=1.0)
-    ticks = nice_ticks(0.0, max(highest, 1.0), 4)
+    ticks = nice_ticks(0.0, max(highest, 1.0))
     panels = []
     for family, rows in entries.items():
         bars = [
@@ -54,9 +54,7 @@ def acceptance_rate_panels(report: dict[str, Any]) -> list[Panel]:
             Line(
                 label,
                 series,
-                tuple(
-                    Point(slot, rate) for slot, rate in enumerate(entry["acceptance_rate_by_slot"], start=1)
-                ),
+                _slot_points(entry["acceptance_rate_by_slot"]),
             )
             for series, label, entry in rows
         ]
@@ -120,7 +118,7 @@ def loss_panels(report: dict[str, Any]) -> list[Panel]:
         points = tuple(Point(step, loss) for step, loss in curve)
         line = Line(label, labels.index(label) % COLOURS, points)
         y_ticks = nice_ticks(min(0.0, *(y for _, y in curve)), max(y for _, y in curve))
-        x_ticks = nice_ticks(0.0, training["loss_curve"][-1][0], 4)
+        x_ticks = [tick for tick in nice_ticks(0.0, curve[-1][0]) if tick <= curve[-1][0]]
         image = line_panel(f"{label} loss", [line], x_ticks, y_ticks, "optimiser step", marks=False)
         panels.append(Panel(label, image))
     return panels
@@ -146,6 +144,12 @@ def _all(
     entries: dict[str, list[tuple[int, str, dict[str, Any]]]],
 ) -> Iterable[tuple[int, str, dict[str, Any]]]:
     return (row for rows in entries.values() for row in rows)
+
+
+def _slot_points(rates: list[float]) -> tuple[Point, ...]:
+    """Points up to the first slot that was never accepted: no cycle judged the slots behind it."""
+    last = rates.index(0.0) + 1 if 0.0 in rates else len(rates)
+    return tuple(Point(slot, rate) for slot, rate in enumerate(rates[:last], start=1))
 
 
 def _speedup_points(entry: dict[str, Any]) -> tuple[Point, ...]:

@@ -68,7 +68,7 @@ def test_the_report_carries_engine_workloads_and_the_facts_of_the_run(report: di
     assert len(report["engine"]["plain_vs_hf_ratio_by_prompt"]) == 3
     assert report["workloads"]["code"] == {
         "prompts": 6,
-        "source": "EagleRay template family `code`",
+        "source": "EagleRay templates: one small Python function or class",
         "licence": "CC0-1.0",
         "in_training_families": True,
         "timed_prompts": 5,

