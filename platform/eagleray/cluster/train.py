@@ -1,0 +1,251 @@
+"""Training on Ray Train: placement, restarts and progress around the plain training loop.
+
+Checkpoints are the loop's own: atomic, hashed, readable without Ray. Ray is told where they lie and
+copies nothing. After a worker dies Ray starts the group again, after the driver dies the next start
+of the run does; either way the loop continues from the newest whole checkpoint.
+"""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import ray
+import ray.train
+import torch
+import torch.distributed as dist
+from ray.train import CheckpointUploadMode, FailureConfig, RunConfig, ScalingConfig
+from ray.train import TrainingFailedError
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from eagleray.cluster.context import RunContext
+from eagleray.cluster.stage import StageOutcome
+from eagleray.corpus.dataset import read_dataset
+from eagleray.drafters.blocks.draft_vocab import count_supervised
+from eagleray.drafters.catalog import build_drafter, tapped_layers
+from eagleray.drafters.folder import drafter_hash, export_drafter
+from eagleray.errors import ClusterError
+from eagleray.monitoring.memory import peak_rss_bytes
+from eagleray.monitoring.progress import ProgressListener, ProgressMeter
+from eagleray.recipe.sections import TrainedDrafterConfig
+from eagleray.settings import Settings, fingerprint
+from eagleray.targets.config import TargetConfig
+from eagleray.targets.decoder import TargetDecoder
+from eagleray.targets.feature_store import FeatureStore
+from eagleray.targets.geometry import TargetGeometry
+from eagleray.targets.heads import FrozenHeads, load_heads
+from eagleray.targets.loading import resolve_target
+from eagleray.training.checkpoint import CheckpointFolder
+from eagleray.training.config import TrainingConfig
+from eagleray.training.features import ColocatedFeatures, FeatureSource, StoredFeatures
+from eagleray.training.loop import TrainingJob, train
+from eagleray.training.metrics_log import MetricsLog, thin_out
+from eagleray.training.preflight import run_preflight
+
+MAX_FAILURES = 3
+"""Deaths of the worker group that a run survives before it gives up; every restart loses at most
+`training.checkpoint_every_steps` steps."""
+POLL_S = 0.5
+LOSS_CURVE_POINTS = 200
+
+
+class TrainWork(Settings):
+    """What a training worker must know."""
+
+    target: TargetConfig
+    drafter: TrainedDrafterConfig
+    training: TrainingConfig
+    dataset: Path
+    features: Path
+    feature_layers: tuple[int, ...]
+    run: Path
+    """Folder of this training: checkpoints and metrics."""
+    export: Path
+    profile: dict[str, Any]
+    """What the exported drafter's profile says of the regime it was trained in."""
+    fingerprint: str
+
+
+class RayReporter:
+    """Tells Ray Train of checkpoints, and the run's metrics log of every step."""
+
+    def __init__(self, log: MetricsLog | None):
+        self._log = log
+        self._latest: dict[str, float] = {}
+
+    def report(self, metrics: dict[str, float]) -> None:
+        """Log on the first rank. Ray is told at checkpoints only: its report is a barrier over all ranks."""
+        self._latest = metrics
+        if self._log is not None:
+            self._log.append(metrics)
+
+    def save(self, checkpoint: Path | None) -> None:
+        """Register a published checkpoint where it lies."""
+        registered = None if checkpoint is None else ray.train.Checkpoint.from_directory(checkpoint)
+        ray.train.report(
+            self._latest, checkpoint=registered, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD
+        )
+
+    def should_stop(self) -> bool:
+        """Never: a preempted run continues from its newest checkpoint."""
+        return False
+
+
+def train_worker(config: dict[str, Any]) -> None:
+    """One rank: build, train from the newest checkpoint, and on the first rank export."""
+    work = TrainWork.model_validate(config)
+    samples = read_dataset(work.dataset)[1]
+    device = get_device()
+    source, heads = open_features(work, device)
+    torch.manual_seed(work.training.seed)
+    drafter = build_drafter(work.drafter, heads, count_supervised(samples, heads.geometry.vocab_size))
+    drafter.to(device)
+    context = ray.train.get_context()
+    first = context.get_world_rank() == 0
+    module: nn.Module = DistributedDataParallel(drafter) if context.get_world_size() > 1 else drafter
+    job = TrainingJob(
+        config=work.training,
+        drafter=drafter,
+        module=module,
+        samples=samples,
+        source=source,
+        checkpoints=CheckpointFolder(work.run, work.training.keep_checkpoints),
+        reporter=RayReporter(MetricsLog(work.run / "metrics.jsonl") if first else None),
+        fingerprint=work.fingerprint,
+    )
+    train(job)
+    peak = torch.tensor([peak_rss_bytes()], dtype=torch.int64, device=device)
+    if dist.is_initialized():
+        dist.all_reduce(peak, op=dist.ReduceOp.MAX)
+    if first:
+        export_drafter(drafter, work.export, work.profile)
+    ray.train.report({"peak_rss_bytes": int(peak.item()), "num_parameters": drafter.num_parameters()})
+
+
+def open_features(work: TrainWork, device: torch.device) -> tuple[FeatureSource, FrozenHeads]:
+    """The feature source that the recipe names, and the frozen parts of the target it goes with."""
+    folder = resolve_target(work.target)
+    dtype = getattr(torch, work.target.dtype)
+    layers = tapped_layers(work.drafter, TargetGeometry.read(folder))
+    if work.training.features == "colocated":
+        decoder = TargetDecoder.load(folder, dtype)
+        return ColocatedFeatures(decoder, layers), decoder.heads
+    store = FeatureStore(work.features, work.feature_layers)
+    return StoredFeatures(store, layers, cache=work.training.cache_features), load_heads(folder, dtype)
+
+
+def train_drafter(run: RunContext, label: str) -> StageOutcome:
+    """Preflight, train and export one drafter of a run.
+
+    Raises:
+        DataError: Preflight found the dataset unfit.
+        ClusterError: The worker group kept failing.
+    """
+    section = run.recipe.drafters[label]
+    manifest, samples = read_dataset(run.folder.dataset)
+    preflight = run_preflight(samples, section.drafter, section.training, run.geometry)
+    folder = run.folder.training / label
+    work = TrainWork(
+        target=run.recipe.target,
+        drafter=section.drafter,
+        training=section.training,
+        dataset=run.folder.dataset,
+        features=run.folder.features,
+        feature_layers=run.feature_layers,
+        run=folder,
+        export=run.folder.drafter(label),
+        profile={
+            "target_hash": run.identity.target_hash,
+            "tokenizer_hash": run.identity.tokenizer_hash,
+            "template_hash": run.identity.template_hash,
+            "dataset_hash": manifest.content_hash(),
+            "dtype": run.recipe.target.dtype,
+            "trained_length": section.training.max_length,
+        },
+        fingerprint=fingerprint(
+            [manifest.content_hash(), section.model_dump(mode="json"), run.identity.target_hash]
+        ),
+    )
+    result = fit(work, label, run.folder.training, run.listener)
+    steps = MetricsLog(folder / "metrics.jsonl").read()
+    return StageOutcome(
+        peak_rss_bytes=result["peak_rss_bytes"],
+        facts={
+            "label": label,
+            "drafter_hash": drafter_hash(work.export),
+            "num_parameters": result["num_parameters"],
+            "preflight": preflight.model_dump(mode="json"),
+            "training": {
+                "steps": len(steps),
+                "tokens": int(steps[-1]["supervised_tokens"]),
+                "seconds": sum(step["step_s"] for step in steps),
+                "loss_curve": thin_out([(int(s["step"]), s["loss"]) for s in steps], LOSS_CURVE_POINTS),
+            },
+        },
+    )
+
+
+def fit(work: TrainWork, label: str, storage: Path, listener: ProgressListener) -> dict[str, Any]:
+    """Run the worker group to its end and return what the first rank reported last.
+
+    Raises:
+        ClusterError: It failed more often than `MAX_FAILURES`.
+    """
+    use_gpu = ray.cluster_resources().get("GPU", 0) >= work.training.workers
+    trainer = TorchTrainer(
+        train_worker,
+        train_loop_config=work.model_dump(mode="json"),
+        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
+        scaling_config=ScalingConfig(
+            num_workers=work.training.workers, use_gpu=use_gpu, resources_per_worker={"CPU": 1}
+        ),
+        run_config=RunConfig(
+            name=label,
+            storage_path=str(storage),
+            failure_config=FailureConfig(max_failures=MAX_FAILURES, controller_failure_limit=MAX_FAILURES),
+        ),
+    )
+    watch = ProgressWatch(MetricsLog(work.run / "metrics.jsonl"), f"train {label}", listener)
+    with watch:
+        try:
+            result = trainer.fit()
+        except TrainingFailedError as error:
+            raise ClusterError(
+                f"Training {label} failed {MAX_FAILURES + 1} times: {error}. Checkpoints in {work.run} are kept; "
+                "mend the cause and start the same command again."
+            ) from error
+    return dict(result.metrics or {})
+
+
+class ProgressWatch:
+    """Follows the metrics log of a training in a thread and tells a listener."""
+
+    def __init__(self, log: MetricsLog, stage: str, listener: ProgressListener):
+        self._log = log
+        self._stage = stage
+        self._listener = listener
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> "ProgressWatch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        done_before = len(self._log.read())
+        meter: ProgressMeter | None = None
+        told = -1.0
+        while not self._ended.wait(POLL_S):
+            steps = self._log.read()
+            if not steps or steps[-1]["step"] == told:
+                continue
+            newest = steps[-1]
+            told = newest["step"]
+            if meter is None:
+                meter = ProgressMeter(self._stage, newest["total_steps"], "steps", self._listener, done_before)
+            meter.reach(told, f"loss {newest['loss']:.3f}")
