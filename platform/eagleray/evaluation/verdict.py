@@ -52,10 +52,14 @@ def summarise(label: str, families: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _clause(family: str, entry: Mapping[str, Any]) -> str:
-    if entry["speedup_ratio"] is None:
-        return f"{family} ({entry['verdict_reason']})"
-    figures = f"{entry['speedup_ratio']:.2f}x, {entry['speedup_low']:.2f} to {entry['speedup_high']:.2f}"
-    return f"{family} ({figures})"
+    parts = []
+    if entry["speedup_ratio"] is not None:
+        parts.append(
+            f"{entry['speedup_ratio']:.2f}x, {entry['speedup_low']:.2f} to {entry['speedup_high']:.2f}"
+        )
+    if entry["verdict"] == "undecided":
+        parts.append(entry["verdict_reason"])
+    return f"{family} ({': '.join(parts)})"
 
 
 def _join(parts: list[str]) -> str:

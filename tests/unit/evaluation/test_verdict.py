@@ -33,17 +33,19 @@ def test_without_timing_there_is_no_verdict() -> None:
 
 
 def test_a_summary_is_one_sentence_that_names_every_family() -> None:
-    def entry(word: str, ratio: float | None) -> dict[str, object]:
+    def entry(word: str, ratio: float | None, reason: str = "") -> dict[str, object]:
         bounds = {} if ratio is None else {"speedup_low": ratio - 0.1, "speedup_high": ratio + 0.1}
-        return {"verdict": word, "speedup_ratio": ratio, "verdict_reason": "speed was not measured", **bounds}
+        return {"verdict": word, "speedup_ratio": ratio, "verdict_reason": reason, **bounds}
 
     families = {
         "code": entry("win", 1.58),
         "arithmetic": entry("win", 1.2),
         "prose": entry("loss", 0.8),
-        "maths": entry("undecided", None),
+        "maths": entry("undecided", 1.0, "the interval holds 1.0"),
+        "poems": entry("undecided", None, "speed was not measured"),
     }
     assert summarise("eagle3", families) == (
         "eagle3 speeds up code (1.58x, 1.48 to 1.68) and arithmetic (1.20x, 1.10 to 1.30), "
-        "slows down prose (0.80x, 0.70 to 0.90) and is undecided on maths (speed was not measured)."
+        "slows down prose (0.80x, 0.70 to 0.90) and is undecided on maths "
+        "(1.00x, 0.90 to 1.10: the interval holds 1.0) and poems (speed was not measured)."
     )
