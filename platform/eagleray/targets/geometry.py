@@ -38,6 +38,8 @@ class TargetGeometry:
     bos_token_id: int | None
     pad_token_id: int | None
     stop_token_ids: tuple[int, ...]
+    sliding_window: int | None = None
+    """Positions that the most short-sighted layer attends to. None: every layer attends to all."""
 
     @classmethod
     def read(cls, folder: Path) -> "TargetGeometry":
@@ -95,7 +97,18 @@ class TargetGeometry:
             bos_token_id=config.get("bos_token_id"),
             pad_token_id=config.get("pad_token_id"),
             stop_token_ids=stop_token_ids,
+            sliding_window=_sliding_window(family, config),
         )
+
+
+def _sliding_window(family: str, config: dict[str, Any]) -> int | None:
+    if family == "mistral":
+        window: int | None = config.get("sliding_window", 4096)
+        return window
+    slides = config.get("use_sliding_window", False) or "sliding_attention" in (
+        config.get("layer_types") or ()
+    )
+    return config.get("sliding_window") if slides else None
 
 
 def _stop_ids(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:

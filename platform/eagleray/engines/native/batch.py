@@ -1,0 +1,181 @@
+"""The running batch: admit, cycle, release.
+
+Plain decoding and drafting are the same cycle; plain is a cycle of zero drafts. Active rows stay
+in front: when one finishes, the last row moves into its slot, in the cache and in the drafter's
+session alike.
+Shapes: B rows, T prompt tokens of all rows, Q positions of the longest row, P = K + 1 verified
+positions, K draft slots, L layers, D target width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from eagleray.drafters.base import NO_DRAFT, DraftSession
+from eagleray.engines.base import DraftSetting
+from eagleray.engines.native.rows import Row
+from eagleray.engines.native.stopwatch import Stopwatch
+from eagleray.speculation.verification import verify_greedy_chain
+from eagleray.targets.decoder import TargetDecoder
+
+
+@dataclass(frozen=True)
+class Taps:
+    """The layers that a forward returns, and which of them each reader gets."""
+
+    layers: tuple[int, ...]
+    drafter: slice | list[int]
+    capture: slice | list[int] | None
+
+    @classmethod
+    def join(cls, drafter: tuple[int, ...], capture: tuple[int, ...] | None) -> "Taps":
+        """Tap each wanted layer once."""
+        layers = tuple(sorted({*drafter, *(capture or ())}))
+        return cls(
+            layers=layers,
+            drafter=_places(drafter, layers),
+            capture=None if capture is None else _places(capture, layers),
+        )
+
+
+def _places(wanted: tuple[int, ...], layers: tuple[int, ...]) -> slice | list[int]:
+    return slice(None) if wanted == layers else [layers.index(layer) for layer in wanted]
+
+
+class RunningBatch:
+    """Rows that are decoded together.
+
+    Args:
+        max_length: Longest prompt plus answer that will be admitted.
+    """
+
+    def __init__(
+        self,
+        decoder: TargetDecoder,
+        draft: DraftSetting | None,
+        capture_layers: tuple[int, ...] | None,
+        max_rows: int,
+        max_length: int,
+        stopwatch: Stopwatch,
+    ):
+        self.rows: list[Row] = []
+        self._max_rows = max_rows
+        self._decoder = decoder
+        self._depth = draft.depth if draft else 0
+        # Verification writes rejected drafts past the end of the longest sequence.
+        room = max_length + self._depth
+        self._cache = decoder.new_cache(max_rows, room)
+        self._session: DraftSession | None = draft.source.open_session(max_rows, room) if draft else None
+        self._taps = Taps.join(draft.source.tapped_layers if draft else (), capture_layers)
+        self._stopwatch = stopwatch
+
+    @property
+    def free_slots(self) -> int:
+        """Rows that may still be admitted."""
+        return self._max_rows - len(self.rows)
+
+    def admit(self, rows: Sequence[Row]) -> None:
+        """Prefill new rows together and commit the token that follows each prompt."""
+        with self._stopwatch.phase("prefill"):
+            first_row = len(self.rows)
+            prompts = [torch.tensor(row.request.prompt_ids, device=self._decoder.device) for row in rows]
+            lengths = [len(prompt) for prompt in prompts]
+            features_TLD, final_TD = self._decoder.prefill(
+                torch.cat(prompts), lengths, self._cache, first_row, self._taps.layers
+            )
+            ends = torch.tensor(lengths, device=self._decoder.device).cumsum(0)
+            first_ids_B = self._decoder.logits(final_TD[ends - 1]).argmax(dim=-1)
+            self.rows.extend(rows)
+            for row, first_id in zip(rows, first_ids_B.tolist(), strict=True):
+                row.start(first_id)
+            self._keep(rows, features_TLD.split(lengths), final_TD.split(lengths), lengths)
+            if self._session is not None:
+                next_ids = [
+                    torch.cat([prompt[1:], first_id_1])
+                    for prompt, first_id_1 in zip(prompts, first_ids_B.split(1), strict=True)
+                ]
+                features_BQLD = pad_sequence(features_TLD.split(lengths), batch_first=True)
+                self._observe(first_row, lengths, features_BQLD, pad_sequence(next_ids, batch_first=True))
+
+    def cycle(self) -> int:
+        """Draft and verify once for every row. Returns the tokens delivered."""
+        with self._stopwatch.phase("draft"):
+            draft_BK, drafted = self._draft()
+        with self._stopwatch.phase("verify"):
+            anchors_B1 = torch.tensor([[row.anchor] for row in self.rows], device=self._decoder.device)
+            ids_BP = torch.cat([anchors_B1, draft_BK.clamp(min=0)], dim=1)
+            features_BPLD, final_BPD = self._decoder.step(ids_BP, self._cache, self._taps.layers)
+            verdict = verify_greedy_chain(draft_BK, self._decoder.logits(final_BPD).argmax(dim=-1))
+            accepted, committed = verdict.accepted_B.tolist(), verdict.committed_BP.tolist()
+        delivered = []
+        for slot, row in enumerate(self.rows):
+            kept = min(accepted[slot], drafted[slot])
+            delivered.append(row.commit(committed[slot][: kept + 1], drafted[slot]))
+            self._cache.advance(slot, delivered[slot])
+        self._keep(self.rows, features_BPLD, final_BPD, delivered)
+        with self._stopwatch.phase("draft"):
+            self._observe(0, delivered, features_BPLD, verdict.committed_BP)
+        return sum(delivered)
+
+    def release(self) -> None:
+        """Remove finished rows and free their slots."""
+        for slot in reversed(range(len(self.rows))):
+            if self.rows[slot].finish_reason is None:
+                continue
+            last = len(self.rows) - 1
+            if slot != last:
+                self.rows[slot] = self.rows[last]
+                self._cache.move(last, slot)
+                if self._session is not None:
+                    self._session.move(last, slot)
+            self.rows.pop()
+            self._cache.reset(last)
+            if self._session is not None:
+                self._session.reset(last)
+
+    def _draft(self) -> tuple[Tensor, list[int]]:
+        """Proposals [B, K], and how many of each row's are to be judged; K is the largest of these."""
+        # The bonus token takes the last place, so a draft never fills the room that is left.
+        limits = [min(self._depth, row.room - 1) for row in self.rows]
+        depth = max(limits)
+        if self._session is None or depth == 0:
+            empty = torch.empty(len(self.rows), 0, dtype=torch.long, device=self._decoder.device)
+            return empty, [0] * len(self.rows)
+        draft_BK = self._session.draft(len(self.rows), depth)
+        drafted = [
+            min(limit, ids.index(NO_DRAFT) if NO_DRAFT in ids else depth)
+            for limit, ids in zip(limits, draft_BK.tolist(), strict=True)
+        ]
+        return draft_BK[:, : max(drafted)], drafted
+
+    def _keep(
+        self,
+        rows: Sequence[Row],
+        features: Sequence[Tensor] | Tensor,
+        final: Sequence[Tensor] | Tensor,
+        counts: Sequence[int],
+    ) -> None:
+        if self._taps.capture is None:
+            return
+        for row, row_features, row_final, count in zip(rows, features, final, counts, strict=True):
+            row.keep(row_features[:count, self._taps.capture], row_final[:count])
+
+    def _observe(self, first_row: int, counts: list[int], features_BQLD: Tensor, next_ids_BQ: Tensor) -> None:
+        """Tell the drafter what was committed in the rows from `first_row` on that still run."""
+        if self._session is None:
+            return
+        running = [place for place, row in enumerate(self.rows[first_row:]) if row.finish_reason is None]
+        if not running:
+            return
+        if len(running) < len(counts):
+            features_BQLD, next_ids_BQ = features_BQLD[running], next_ids_BQ[running]
+        device = self._decoder.device
+        self._session.observe(
+            torch.tensor([first_row + place for place in running], device=device),
+            features_BQLD[:, :, self._taps.drafter],
+            next_ids_BQ,
+            torch.tensor([counts[place] for place in running], device=device),
+        )

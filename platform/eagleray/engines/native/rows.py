@@ -1,0 +1,91 @@
+"""One running answer, and the rule by which verified tokens become part of it.
+
+Tokens are committed one by one: the first stop token ends the answer wherever it stands in an
+accepted draft, and what was verified after it reaches neither ids nor counts. No tensors here
+except captured features, which are only kept.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from eagleray.engines.base import CapturedFeatures, FinishReason, Generation, GenerationRequest
+from eagleray.speculation.acceptance import Cycle
+
+
+class Row:
+    """The state of one request.
+
+    Args:
+        max_answer_tokens: The request's own bound and the context window's, whichever is smaller.
+    """
+
+    def __init__(self, request: GenerationRequest, max_answer_tokens: int, stop_ids: frozenset[int]):
+        self.request = request
+        self.finish_reason: FinishReason | None = None
+        self.answer_ids: list[int] = []
+        self._stop_ids = stop_ids
+        self._max_answer_tokens = max_answer_tokens
+        self._cycles: list[Cycle] = []
+        self._captured: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be emitted."""
+        return self._max_answer_tokens - len(self.answer_ids)
+
+    @property
+    def anchor(self) -> int:
+        """The newest committed token."""
+        return self.answer_ids[-1]
+
+    def start(self, first_id: int) -> None:
+        """Commit the token that prefill yields; it belongs to no cycle."""
+        self._extend([first_id])
+
+    def commit(self, verified_ids: Sequence[int], drafted: int) -> int:
+        """Commit the outcome of one cycle and count it.
+
+        Args:
+            verified_ids: Accepted draft tokens, then the bonus token.
+            drafted: Draft tokens that were verified for this row.
+
+        Returns:
+            Tokens delivered, at least 1.
+        """
+        delivered = self._extend(verified_ids)
+        accepted = min(delivered, len(verified_ids) - 1)
+        self._cycles.append(Cycle(drafted=drafted, accepted=accepted, delivered=delivered))
+        return delivered
+
+    def keep(self, features_TLD: Tensor, final_TD: Tensor) -> None:
+        """Take in the features of the next committed positions."""
+        self._captured.append((features_TLD, final_TD))
+
+    def generation(self) -> Generation:
+        """The finished answer."""
+        assert self.finish_reason is not None, "the row is still running"
+        captured = None
+        if self._captured:
+            features, final = (torch.cat(pieces) for pieces in zip(*self._captured, strict=True))
+            captured = CapturedFeatures(features_TLD=features, final_TD=final)
+        return Generation(
+            request_id=self.request.request_id,
+            prompt_ids=self.request.prompt_ids,
+            answer_ids=tuple(self.answer_ids),
+            finish_reason=self.finish_reason,
+            cycles=tuple(self._cycles),
+            captured=captured,
+        )
+
+    def _extend(self, ids: Sequence[int]) -> int:
+        fitting = ids[: self.room]
+        for count, token in enumerate(fitting, start=1):
+            self.answer_ids.append(token)
+            if token in self._stop_ids:
+                self.finish_reason = "stop"
+                return count
+        if self.room == 0:
+            self.finish_reason = "length"
+        return len(fitting)

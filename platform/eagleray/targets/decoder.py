@@ -1,0 +1,166 @@
+"""The frozen target, run by ourselves: prompts, decode steps and feature capture.
+
+An inference-only forward of Llama-type decoders. Rows of unequal length lie on one token axis, so
+padding is never computed. In float32 on a CPU a row's results are bitwise the same alone, in a
+batch, and in a verification of several tokens, while its cache is below the length at which the
+matrix library starts to split its sums (about 400 positions); beyond, they agree to rounding.
+
+The feature of layer i is the residual stream after layer i (Hugging Face `hidden_states[i + 1]`);
+`final` is the last one after the final norm, the input of lm_head.
+Shapes: B rows, T sequence positions or tokens of all rows, Q new tokens of each row, L asked
+layers, D target width, V target vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eagleray.errors import ArtifactError, ConfigError
+from eagleray.targets.attention import Attention, PromptAttention, StepAttention
+from eagleray.targets.geometry import TargetGeometry
+from eagleray.targets.heads import EMBEDDING, LM_HEAD, FrozenHeads
+from eagleray.targets.kv_cache import KVCache
+from eagleray.targets.layers import DecoderLayer, RMSNorm
+from eagleray.targets.linear import FrozenLinear
+from eagleray.targets.rotary import Rotary
+from eagleray.targets.weights import FINAL_NORM, layer_prefix, read_weights
+
+
+class TargetDecoder:
+    """A target's weights and its forward."""
+
+    def __init__(self, geometry: TargetGeometry, weights: Mapping[str, Tensor]):
+        """Build from tensors under their Hugging Face names.
+
+        Raises:
+            ArtifactError: The activation or the rope scaling is not one that we run.
+        """
+        if geometry.hidden_act != "silu":
+            raise ArtifactError(
+                f"Target has hidden_act {geometry.hidden_act!r}; the native decoder runs 'silu'. "
+                "Choose another target, or serve this one with another engine."
+            )
+        embedding = weights[EMBEDDING]
+        self.geometry = geometry
+        self.heads = FrozenHeads(
+            geometry=geometry, embed_VD=embedding, lm_head_VD=weights.get(LM_HEAD, embedding)
+        )
+        self.dtype = embedding.dtype
+        self.device = embedding.device
+        self._rotary = Rotary(geometry, self.device)
+        self._layers = [
+            DecoderLayer(geometry, index, _select_layer(weights, index))
+            for index in range(geometry.num_layers)
+        ]
+        self._final_norm = RMSNorm(weights[FINAL_NORM], geometry.rms_norm_eps)
+        self._lm_head = FrozenLinear(self.heads.lm_head_VD)
+
+    @classmethod
+    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> "TargetDecoder":
+        """Load the safetensors of a Hugging Face folder.
+
+        Raises:
+            ArtifactError: Not such a folder, or a tensor is missing, unknown or of another shape.
+        """
+        geometry = TargetGeometry.read(folder)
+        return cls(geometry, read_weights(folder, geometry, dtype, torch.device(device)))
+
+    def new_cache(self, max_rows: int, max_length: int) -> KVCache:
+        """Allocate a cache.
+
+        Raises:
+            ConfigError: The target attends to a sliding window shorter than `max_length`.
+        """
+        self._check_window(max_length)
+        return KVCache(self.geometry, max_rows, max_length, self.dtype, self.device)
+
+    @torch.no_grad()
+    def prefill(
+        self,
+        ids_T: Tensor,
+        lengths: Sequence[int],
+        cache: KVCache,
+        first_row: int,
+        layers: tuple[int, ...] = (),
+    ) -> tuple[Tensor, Tensor]:
+        """Run new sequences and fill cache rows first_row, first_row + 1, ... with them.
+
+        Args:
+            ids_T: Ids of all sequences, one after another.
+            lengths: Length of each sequence, at least 1.
+
+        Returns:
+            features_TLD and final_TD.
+        """
+        attention = PromptAttention(lengths, self.device, cache, first_row)
+        outputs = self._forward(ids_T, attention, layers)
+        cache.lengths[first_row : first_row + len(lengths)] = lengths
+        return outputs
+
+    @torch.no_grad()
+    def step(self, ids_BQ: Tensor, cache: KVCache, layers: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
+        """Run Q new tokens after each of the cache rows 0..B-1.
+
+        Keys and values are written after each row's length; the caller advances the lengths by as
+        many positions as it keeps.
+
+        Returns:
+            features_BQLD and final_BQD.
+        """
+        rows, queries = ids_BQ.shape
+        group = self.geometry.num_heads // self.geometry.num_kv_heads
+        attention = StepAttention(cache, rows, queries, group, self.device)
+        features_TLD, final_TD = self._forward(ids_BQ.flatten(), attention, layers)
+        return features_TLD.unflatten(0, (rows, queries)), final_TD.unflatten(0, (rows, queries))
+
+    @torch.no_grad()
+    def capture(self, ids_BT: Tensor, lengths_B: Tensor, layers: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Features of right-padded whole sequences; zeros in the padding.
+
+        Returns:
+            features_BTLD and final_BTD.
+        """
+        self._check_window(ids_BT.shape[1])
+        lengths = lengths_B.tolist()
+        real_BT = torch.arange(ids_BT.shape[1], device=self.device) < lengths_B.to(self.device)[:, None]
+        ids_T = ids_BT.to(self.device)[real_BT]
+        packed = self._forward(ids_T, PromptAttention(lengths, self.device), layers)
+        features_BTLD, final_BTD = (
+            tensor.new_zeros(*ids_BT.shape, *tensor.shape[1:]).index_put_((real_BT,), tensor)
+            for tensor in packed
+        )
+        return features_BTLD, final_BTD
+
+    @torch.no_grad()
+    def logits(self, final: Tensor) -> Tensor:
+        """Apply lm_head to any number of final hidden states [..., D]; returns [..., V]."""
+        return self._lm_head(final.flatten(0, -2)).unflatten(0, final.shape[:-1])
+
+    def _forward(self, ids_T: Tensor, attention: Attention, layers: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        hidden_TD = F.embedding(ids_T, self.heads.embed_VD)
+        rotation = self._rotary.factors(attention.positions_T)
+        features = []
+        for layer in self._layers:
+            hidden_TD = layer(hidden_TD, rotation, attention)
+            if layer.index in layers:
+                features.append(hidden_TD)
+        width = self.geometry.hidden_size
+        features_TLD = torch.stack(features, dim=1) if features else hidden_TD.new_empty(len(ids_T), 0, width)
+        return features_TLD, self._final_norm(hidden_TD)
+
+    def _check_window(self, max_length: int) -> None:
+        window = self.geometry.sliding_window
+        if window is not None and max_length > window:
+            raise ConfigError(
+                f"Sequences of up to {max_length} tokens were asked of a target that slides its attention "
+                f"over {window}; the native decoder attends to everything. "
+                f"Keep prompt and answer within {window} tokens."
+            )
+
+
+def _select_layer(weights: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
+    prefix = layer_prefix(index)
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
