@@ -17,6 +17,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+NO_DRAFT = -1
+"""Fills the slots of a draft that a row has no proposal for."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBatch:
@@ -77,7 +80,12 @@ class DraftSession(ABC):
 
     @abstractmethod
     def draft(self, num_rows: int, depth: int) -> Tensor:
-        """Propose `depth` tokens after the anchor of rows 0..num_rows-1. Returns int64 [num_rows, depth], target ids."""
+        """Propose up to `depth` tokens after the anchor of rows 0..num_rows-1.
+
+        Returns:
+            int64 [num_rows, depth], target ids. A row that has less to propose fills its last slots with
+            `NO_DRAFT`; they are not verified and count as not drafted.
+        """
 
     @abstractmethod
     def reset(self, row: int) -> None:
