@@ -126,6 +126,10 @@ class TrainableDrafter(nn.Module, DraftSource):
         """Content of `config.json` in the form that SGLang and vLLM load."""
 
     @abstractmethod
+    def export_profile(self) -> dict[str, Any]:
+        """What a reader must know and `config.json` does not say: algorithm, settings, anchor and id conventions."""
+
+    @abstractmethod
     def export_tensors(self) -> dict[str, Tensor]:
         """Tensors under the names that SGLang and vLLM load."""
 

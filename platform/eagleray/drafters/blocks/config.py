@@ -1,12 +1,15 @@
-"""Settings that every transformer drafter shares: the shape of its layers."""
+"""Settings that every transformer drafter shares: what it taps, and the shape of its layers."""
 
 from pydantic import Field
 
-from eagleray.settings import Settings
+from eagleray.drafters.config import DrafterConfig
 
 
-class LayerShape(Settings):
-    """Shape of a drafter layer; the width is always the target's, whose embedding the drafter borrows."""
+class LayerShape(DrafterConfig):
+    """Taps and layer shape; the width is always the target's, whose embedding the drafter borrows."""
+
+    target_layer_ids: tuple[int, ...] | None = None
+    """Target layers whose outputs are fused, 0-based, strictly increasing. None: 1, N//2 - 1 and N - 4 of N layers."""
 
     intermediate_size: int | None = Field(default=None, gt=0)
     """Width of the MLP. None: the target's."""
@@ -19,3 +22,10 @@ class LayerShape(Settings):
 
     head_dim: int | None = Field(default=None, gt=0, multiple_of=2)
     """Width of one head. None: the target's."""
+
+    def tapped_layers(self, num_layers: int) -> tuple[int, ...]:
+        """The ids of the settings, else an early, a middle and a late layer, as published EAGLE-3 drafters fuse."""
+        if self.target_layer_ids is not None:
+            return self.target_layer_ids
+        wanted = (1, num_layers // 2 - 1, num_layers - 4)
+        return tuple(sorted({min(max(layer, 0), num_layers - 1) for layer in wanted}))

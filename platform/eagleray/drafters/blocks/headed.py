@@ -121,7 +121,10 @@ def rotary_config(heads: FrozenHeads) -> dict[str, Any]:
     return {
         "rope_theta": geometry.rope_theta,
         "rope_scaling": geometry.rope_scaling,
-        "rope_parameters": {"rope_theta": geometry.rope_theta, **(geometry.rope_scaling or {"rope_type": "default"})},
+        "rope_parameters": {
+            "rope_theta": geometry.rope_theta,
+            **(geometry.rope_scaling or {"rope_type": "default"}),
+        },
         "max_position_embeddings": geometry.max_position_embeddings,
         "vocab_size": geometry.vocab_size,
         "tie_word_embeddings": False,

@@ -23,7 +23,9 @@ class DraftCache:
         self.keys = like.new_zeros(shape)
         self.values = like.new_zeros(shape)
 
-    def write(self, layer: int, rows_N: Tensor, positions_N: Tensor, keys_NGd: Tensor, values_NGd: Tensor) -> None:
+    def write(
+        self, layer: int, rows_N: Tensor, positions_N: Tensor, keys_NGd: Tensor, values_NGd: Tensor
+    ) -> None:
         """Place keys and values at (row, position)."""
         self.keys[layer][rows_N, :, positions_N] = keys_NGd
         self.values[layer][rows_N, :, positions_N] = values_NGd

@@ -93,7 +93,9 @@ class Projections(nn.Module):
         self.q_proj = nn.Linear(input_width, dimensions.num_heads * dimensions.head_dim, bias=False)
         self.k_proj = nn.Linear(input_width, dimensions.num_kv_heads * dimensions.head_dim, bias=False)
         self.v_proj = nn.Linear(input_width, dimensions.num_kv_heads * dimensions.head_dim, bias=False)
-        self.o_proj = nn.Linear(dimensions.num_heads * dimensions.head_dim, dimensions.hidden_size, bias=False)
+        self.o_proj = nn.Linear(
+            dimensions.num_heads * dimensions.head_dim, dimensions.hidden_size, bias=False
+        )
         if normalise:
             self.q_norm = nn.RMSNorm(dimensions.head_dim, eps=dimensions.rms_norm_eps)
             self.k_norm = nn.RMSNorm(dimensions.head_dim, eps=dimensions.rms_norm_eps)
@@ -158,7 +160,9 @@ def _scale(frequencies: Tensor, scaling: dict[str, object] | None) -> Tensor:
     if kind == "linear":
         return frequencies / float(str(scaling["factor"]))
     if kind == "llama3":
-        return _scale_llama3(frequencies, {k: float(str(v)) for k, v in scaling.items() if k not in ("rope_type", "type")})
+        return _scale_llama3(
+            frequencies, {k: float(str(v)) for k, v in scaling.items() if k not in ("rope_type", "type")}
+        )
     raise ArtifactError(
         f"The target scales its rotary positions by {kind!r}; drafters know `linear` and `llama3`. "
         "Choose another target in target.model."

@@ -19,9 +19,6 @@ class DFlashConfig(LayerShape):
     num_layers: int = Field(default=2, gt=0)
     """Drafter layers."""
 
-    target_layer_ids: tuple[int, ...] | None = None
-    """Target layers whose outputs are fused, 0-based, strictly increasing. None: 1, N//2 - 1 and N - 4 of N layers."""
-
     mask_token_id: int | None = Field(default=None, ge=0)
     """Id whose target embedding fills the slots to predict; below the target vocabulary.
 
@@ -44,3 +41,8 @@ class DFlashConfig(LayerShape):
 
     soft_targets: bool = False
     """Learn the target's distribution instead of the token it emitted."""
+
+    @property
+    def max_depth(self) -> int:
+        """Every slot but the anchor's."""
+        return self.block_size - 1

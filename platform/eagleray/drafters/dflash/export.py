@@ -42,7 +42,9 @@ def engine_config(drafter: "DFlashDrafter") -> dict[str, Any]:
 
 def profile(drafter: "DFlashDrafter") -> dict[str, Any]:
     """What a reader must know and `config.json` does not say."""
-    reduced = "target id = draft id + d2t[draft id]; t2d marks the kept target ids; read by vLLM, not by SGLang"
+    reduced = (
+        "target id = draft id + d2t[draft id]; t2d marks the kept target ids; read by vLLM, not by SGLang"
+    )
     return {
         "algorithm": drafter.config.name,
         "settings": drafter.config.model_dump(mode="json"),

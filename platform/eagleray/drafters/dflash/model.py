@@ -14,7 +14,6 @@ from eagleray.drafters.base import DraftSession, StepTerms, TrainingBatch
 from eagleray.drafters.blocks.draft_vocab import DraftVocabulary
 from eagleray.drafters.blocks.headed import HeadedDrafter, initialise
 from eagleray.drafters.blocks.layers import Dimensions, Projections, Rotary, SwiGLU
-from eagleray.drafters.blocks.taps import default_layers
 from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.dflash.export import LM_HEAD, engine_config, profile
 from eagleray.drafters.dflash.session import DFlashSession
@@ -48,8 +47,8 @@ class DFlashDrafter(HeadedDrafter):
         super().__init__(heads, vocabulary)
         geometry = heads.geometry
         self.config = config
-        self.max_depth = config.block_size - 1
-        self.tapped_layers = config.target_layer_ids or default_layers(geometry.num_layers)
+        self.max_depth = config.max_depth
+        self.tapped_layers = config.tapped_layers(geometry.num_layers)
         self.dimensions = Dimensions.resolve(config, geometry)
         self.mask_token_id = _mask_token(config, geometry)
         width, eps = geometry.hidden_size, geometry.rms_norm_eps

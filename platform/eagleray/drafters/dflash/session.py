@@ -40,7 +40,9 @@ class DFlashSession(DraftSession):
         fused_ND = self.drafter.fuse(seen.features_NLD)
         angles = self.angles.at(seen.positions_N)
         for index, layer in enumerate(self.drafter.layers):
-            self.cache.write(index, seen.rows_N, seen.positions_N, *layer.self_attn.keys_values(fused_ND, angles))
+            self.cache.write(
+                index, seen.rows_N, seen.positions_N, *layer.self_attn.keys_values(fused_ND, angles)
+            )
         self.anchors_R[seen.grown_rows] = seen.next_ids_N[seen.newest_index]
 
     @torch.inference_mode()

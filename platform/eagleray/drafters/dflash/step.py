@@ -106,8 +106,12 @@ class InjectedContext:
         own_scores = split_BGRAKd @ own_keys_BG1AKd.transpose(-1, -2)
         weights = torch.cat((scores, own_scores), -1).softmax(-1)
         context, own = weights.split((scores.shape[-1], self.blocks.size), -1)
-        out = context.reshape(*grouped.shape[:3], -1) @ values_BGSd + (own @ own_values_BG1AKd).view_as(grouped)
-        out_BAKE = ungroup_queries(out, queries_BAKHd.shape[1] * self.blocks.size).unflatten(1, (-1, self.blocks.size))
+        out = context.reshape(*grouped.shape[:3], -1) @ values_BGSd + (own @ own_values_BG1AKd).view_as(
+            grouped
+        )
+        out_BAKE = ungroup_queries(out, queries_BAKHd.shape[1] * self.blocks.size).unflatten(
+            1, (-1, self.blocks.size)
+        )
         return self.blocks.packing.pack(out_BAKE).flatten(0, 1)
 
     def _pad_blocks(self, rows: Tensor) -> Tensor:

@@ -6,15 +6,15 @@ from pydantic import Field
 
 from eagleray.drafters.blocks.config import LayerShape
 
+MAX_DEPTH = 32
+"""Deepest chain a session makes room for; far beyond where chains pay."""
+
 
 class Eagle3Config(LayerShape):
     """One decoder layer that drafts recursively from fused target features."""
 
     name: Literal["eagle3"] = "eagle3"
     """Which drafter this section configures."""
-
-    target_layer_ids: tuple[int, ...] | None = None
-    """Target layers whose outputs are fused, 0-based, strictly increasing. None: 1, N//2 - 1 and N - 4 of N layers."""
 
     draft_vocab_size: int = Field(default=32000, gt=0)
     """Target ids the drafter can propose: those that occur most as supervised tokens.
@@ -30,3 +30,8 @@ class Eagle3Config(LayerShape):
 
     train_head: bool = True
     """Train the drafter's own output matrix; False keeps the target's rows."""
+
+    @property
+    def max_depth(self) -> int:
+        """A chain can be drafted to any depth there is room for."""
+        return MAX_DEPTH

@@ -15,7 +15,6 @@ from eagleray.drafters.base import DraftSession, StepTerms, TrainingBatch
 from eagleray.drafters.blocks.draft_vocab import DraftVocabulary
 from eagleray.drafters.blocks.headed import HeadedDrafter, initialise
 from eagleray.drafters.blocks.layers import Dimensions, Projections, Rotary, SwiGLU
-from eagleray.drafters.blocks.taps import default_layers
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.eagle3.export import engine_config, profile
 from eagleray.drafters.eagle3.session import Eagle3Session
@@ -48,13 +47,12 @@ class Eagle3Layer(nn.Module):
 class Eagle3Drafter(HeadedDrafter):
     """The drafter: network, training step and export; it drafts through `Eagle3Session`."""
 
-    max_depth = 32
-
     def __init__(self, config: Eagle3Config, heads: FrozenHeads, vocabulary: DraftVocabulary):
         super().__init__(heads, vocabulary)
         geometry = heads.geometry
         self.config = config
-        self.tapped_layers = config.target_layer_ids or default_layers(geometry.num_layers)
+        self.max_depth = config.max_depth
+        self.tapped_layers = config.tapped_layers(geometry.num_layers)
         self.dimensions = Dimensions.resolve(config, geometry)
         width = geometry.hidden_size
         self.fc = nn.Linear(len(self.tapped_layers) * width, width, bias=False)

@@ -40,7 +40,10 @@ def training_step(drafter: "Eagle3Drafter", batch: TrainingBatch) -> StepTerms:
             attention.add_own(joined_NE, angles)
         hidden_ND = drafter.midlayer.finish(hidden_ND, attention.attend(joined_NE, angles))
         judged = teacher.judge(
-            drafter.logits(hidden_ND), rows.packing.batch_N, rows.position_N + 2 + step, rows.supervised_NK[:, step]
+            drafter.logits(hidden_ND),
+            rows.packing.batch_N,
+            rows.position_N + 2 + step,
+            rows.supervised_NK[:, step],
         )
         terms.add(judged, drafter.config.step_loss_decay**step)
     return terms.total()
@@ -94,7 +97,9 @@ class UnrolledAttention:
 
     def first_inputs(self) -> tuple[Tensor, Tensor]:
         """Hidden state and joined input of the query rows at step 0."""
-        return self.fused_MD.index_select(0, self.row_index_N), self.joined_ME.index_select(0, self.row_index_N)
+        return self.fused_MD.index_select(0, self.row_index_N), self.joined_ME.index_select(
+            0, self.row_index_N
+        )
 
     def add_own(self, joined_NE: Tensor, angles: Angles) -> None:
         """Append a later step's keys, each visible to its own row alone."""

@@ -1,0 +1,78 @@
+"""How a drafter is trained."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from eagleray.settings import Settings
+
+
+class TrainingConfig(Settings):
+    """The training section of a recipe."""
+
+    epochs: int = Field(default=5, gt=0)
+    """Passes over the dataset."""
+
+    max_steps: int | None = Field(default=None, gt=0)
+    """Stop after this many optimiser steps; the schedule ends there too. None: after `epochs`."""
+
+    global_batch_size: int = Field(default=4, gt=0)
+    """Sequences per optimiser step over all workers. Never changes what is learned with the number of workers."""
+
+    micro_batch_size: int = Field(default=4, gt=0)
+    """Sequences per forward and backward of one worker; the rest of its share is accumulated."""
+
+    length_window_batches: int = Field(default=1, gt=0)
+    """Sequences are sorted by length within this many batches before they are cut, so that a batch pads
+    little. 1: batches stay random."""
+
+    learning_rate: float = Field(default=1e-3, gt=0)
+    """Peak rate of the matrices inside the drafter's layers."""
+
+    adam_learning_rate: float = Field(default=1e-3, gt=0)
+    """Peak rate of norms and of the output matrix when `optimizer` is `muon`."""
+
+    optimizer: Literal["muon", "adamw"] = "muon"
+    """Muon orthogonalises the update of each matrix and learns as much in about half the passes."""
+
+    muon_iterations: int = Field(default=5, gt=0)
+    """Newton-Schulz iterations of one Muon update; fewer are cheaper and less exact."""
+
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Decoupled decay of matrices."""
+
+    warmup_ratio: float = Field(default=0.04, ge=0, lt=1)
+    """Share of all steps over which the rate rises linearly; a cosine to zero follows."""
+
+    grad_clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the gradient over all parameters."""
+
+    max_length: int = Field(default=1024, gt=1)
+    """Longest sequence in tokens, prompt included. Longer ones are cut; preflight refuses if many are."""
+
+    workers: int = Field(default=2, gt=0)
+    """Training processes."""
+
+    features: Literal["stored", "colocated"] = "stored"
+    """Read features captured while distilling, or run the target inside each worker."""
+
+    cache_features: bool = True
+    """Keep stored features in memory after their first use."""
+
+    checkpoint_every_steps: int = Field(default=200, gt=0)
+    """Optimiser steps between checkpoints; the last step always has one."""
+
+    keep_checkpoints: int = Field(default=2, gt=0)
+    """Complete checkpoints kept; older ones are deleted."""
+
+    seed: int = Field(default=0, ge=0)
+    """Drives initial weights, the order of sequences and every random choice of a step."""
+
+    @model_validator(mode="after")
+    def _workers_share_evenly(self) -> "TrainingConfig":
+        if self.global_batch_size % self.workers:
+            raise ValueError(
+                f"global_batch_size {self.global_batch_size} must be a multiple of workers {self.workers}, "
+                "so that every worker takes the same number of steps"
+            )
+        return self

@@ -1,0 +1,182 @@
+"""The training loop: it knows steps, gradients and checkpoints, and no drafter by name."""
+
+import contextlib
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from eagleray.corpus.sample import Sample
+from eagleray.drafters.base import StepTerms, TrainableDrafter
+from eagleray.errors import ConfigError, NumericsError
+from eagleray.training.batches import BatchPlan
+from eagleray.training.checkpoint import Checkpoint, CheckpointFolder, load_checkpoint
+from eagleray.training.collate import collate
+from eagleray.training.config import TrainingConfig
+from eagleray.training.features import FeatureSource
+from eagleray.training.optimizer import DrafterOptimizer
+from eagleray.training.schedule import cosine_with_warmup
+from eagleray.training.state import TrainingState
+from eagleray.training.totals import StepTotals, add_up, normalise_gradients
+
+
+class Reporter(Protocol):
+    """Whoever follows a run. All calls come from every rank, in the same order."""
+
+    def report(self, metrics: dict[str, float]) -> None:
+        """Take the figures of a step."""
+        ...
+
+    def save(self, checkpoint: Path | None) -> None:
+        """A checkpoint is complete; None on the ranks that did not write it."""
+        ...
+
+    def should_stop(self) -> bool:
+        """True to end the run after the next step, with a checkpoint."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """Everything one rank needs to train."""
+
+    config: TrainingConfig
+    drafter: TrainableDrafter
+    module: nn.Module
+    """The drafter, or a data-parallel wrapper of it."""
+    samples: Sequence[Sample]
+    source: FeatureSource
+    checkpoints: CheckpointFolder
+    reporter: Reporter
+    fingerprint: str
+    """Of everything that must not change over a resume."""
+
+    def plan(self) -> BatchPlan:
+        """Batches of every step."""
+        lengths = [min(len(sample.input_ids), self.config.max_length) for sample in self.samples]
+        return BatchPlan(
+            lengths,
+            self.config.global_batch_size,
+            window_batches=self.config.length_window_batches,
+            seed=self.config.seed,
+        )
+
+
+def train(job: TrainingJob) -> TrainingState:
+    """Run from the newest whole checkpoint, or from the drafter as it is, to the last step.
+
+    Raises:
+        ConfigError: The checkpoint belongs to other settings or data.
+        ArtifactError: There are checkpoints, but none is whole.
+        NumericsError: A loss or gradient is not finite.
+    """
+    config, plan = job.config, job.plan()
+    total_steps = plan.total_steps(config.epochs, config.max_steps)
+    optimizer = DrafterOptimizer(job.drafter, config)
+    state = resume(job, optimizer)
+    stopping = False
+    while state.step < total_steps and not stopping:
+        started_s = time.perf_counter()
+        totals = accumulate(job, plan, state.step)
+        grad_norm = normalise_gradients(job.drafter, totals.weight_sum, config.grad_clip)
+        if not math.isfinite(grad_norm):
+            raise NumericsError(
+                f"Gradient norm of step {state.step} is {grad_norm}. Lower training.learning_rate."
+            )
+        rate_factor = cosine_with_warmup(state.step, total_steps, config.warmup_ratio)
+        optimizer.step(rate_factor)
+        state = state.after(supervised_tokens=totals.supervised_tokens, loss=totals.loss)
+        stopping = totals.stop_requests > 0
+        job.reporter.report(
+            {
+                "step": state.step,
+                "total_steps": total_steps,
+                "epoch": state.step / plan.steps_per_epoch,
+                "loss": totals.loss,
+                "grad_norm": grad_norm,
+                "learning_rate": config.learning_rate * rate_factor,
+                "supervised_tokens": state.supervised_tokens,
+                "step_s": time.perf_counter() - started_s,
+                **{f"accuracy_slot_{k}": value for k, value in enumerate(totals.accuracy(), start=1)},
+            }
+        )
+        if stopping or state.step == total_steps or state.step % config.checkpoint_every_steps == 0:
+            job.reporter.save(write_checkpoint(job, optimizer, state))
+    return state
+
+
+def accumulate(job: TrainingJob, plan: BatchPlan, step: int) -> StepTotals:
+    """Forward and backward of this rank's micro-batches; gradients meet after the last.
+
+    Raises:
+        NumericsError: A loss is not finite; the message names the samples.
+    """
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    shares = plan.micro_batches(step, rank=rank, ranks=ranks, micro_batch_size=job.config.micro_batch_size)
+    device = next(job.drafter.parameters()).device
+    terms: list[StepTerms] = []
+    supervised_tokens = 0
+    for share in shares:
+        samples = [job.samples[index] for index in share]
+        seed = job.config.seed * 1_000_003 + step
+        batch = collate(samples, job.source, max_length=job.config.max_length, seed=seed, device=device)
+        last = len(terms) == len(shares) - 1
+        with contextlib.nullcontext() if last else _without_sync(job.module):
+            micro: StepTerms = job.module(batch)
+            micro.loss_sum.backward()  # type: ignore[no-untyped-call]
+        if not torch.isfinite(micro.loss_sum):
+            raise NumericsError(
+                f"Loss of step {step} is {micro.loss_sum.item()} on samples "
+                f"{', '.join(sample.sample_id for sample in samples)}. Look at their features, or lower "
+                "training.learning_rate."
+            )
+        terms.append(micro)
+        supervised_tokens += sum(sample.supervised_tokens(job.config.max_length) for sample in samples)
+    return add_up(terms, supervised_tokens, stop_requested=job.reporter.should_stop())
+
+
+def resume(job: TrainingJob, optimizer: DrafterOptimizer) -> TrainingState:
+    """Load the newest whole checkpoint into drafter and optimiser; a fresh state when there is none.
+
+    Raises:
+        ConfigError: It was written under another fingerprint.
+    """
+    folder = job.checkpoints.newest()
+    if folder is None:
+        return TrainingState(fingerprint=job.fingerprint)
+    checkpoint = load_checkpoint(folder)
+    if checkpoint.state.fingerprint != job.fingerprint:
+        raise ConfigError(
+            f"Checkpoint {folder} belongs to fingerprint {checkpoint.state.fingerprint}; this run has "
+            f"{job.fingerprint}: settings, dataset or target changed. Use another run.name to start afresh."
+        )
+    job.drafter.load_state_dict(checkpoint.weights)
+    optimizer.load_state_dict(checkpoint.optimizer)
+    torch.set_rng_state(checkpoint.rng)
+    return checkpoint.state
+
+
+def write_checkpoint(job: TrainingJob, optimizer: DrafterOptimizer, state: TrainingState) -> Path | None:
+    """Write on the first rank; all ranks hold the same weights and optimiser state."""
+    if dist.is_initialized() and dist.get_rank() != 0:
+        return None
+    return job.checkpoints.save(
+        Checkpoint(
+            weights=job.drafter.state_dict(),
+            optimizer=optimizer.state_dict(),
+            rng=torch.get_rng_state(),
+            state=state,
+        )
+    )
+
+
+def _without_sync(module: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Skip the exchange of gradients, where the wrapper has one."""
+    no_sync = getattr(module, "no_sync", None)
+    return no_sync() if no_sync is not None else contextlib.nullcontext()
