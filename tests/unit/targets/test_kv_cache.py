@@ -1,0 +1,50 @@
+"""Slots: lengths tell what is there."""
+
+import torch
+
+from eagleray.targets.geometry import TargetGeometry
+from eagleray.targets.kv_cache import KVCache
+
+GEOMETRY = TargetGeometry.from_config(
+    {
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_attention_heads": 2,
+        "vocab_size": 4,
+        "max_position_embeddings": 64,
+    },
+    (),
+)
+
+
+def new_cache(max_rows: int = 3, max_length: int = 20) -> KVCache:
+    return KVCache(GEOMETRY, max_rows, max_length, torch.float32, torch.device("cpu"))
+
+
+def test_slots_reach_to_a_whole_number_of_vectors():
+    assert [new_cache(max_length=length).max_length for length in (1, 16, 17)] == [16, 16, 32]
+
+
+def test_move_takes_the_committed_positions_and_empties_the_source():
+    cache = new_cache()
+    for layer in range(2):
+        cache.keys[layer][2] = 1.0 + layer
+        cache.values[layer][2] = 3.0 + layer
+    cache.advance(2, 5)
+    cache.advance(2, 2)
+    cache.advance(0, 9)
+    cache.move(2, 0)
+    assert cache.lengths == [7, 0, 0]
+    for layer in range(2):
+        assert (cache.keys[layer][0, :, :7] == 1.0 + layer).all()
+        assert (cache.values[layer][0, :, :7] == 3.0 + layer).all()
+
+
+def test_reset_forgets_one_row():
+    cache = new_cache()
+    cache.advance(0, 4)
+    cache.advance(1, 5)
+    cache.reset(0)
+    assert cache.lengths == [0, 5, 0]
