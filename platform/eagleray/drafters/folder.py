@@ -87,7 +87,7 @@ def read_profile(folder: Path) -> dict[str, Any]:
         ) from None
     if missing := {"algorithm", "settings"} - set(profile):
         raise ArtifactError(f"{path} lacks {sorted(missing)}. Expected a folder that this program exported.")
-    return profile  # type: ignore[no-any-return]
+    return profile
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

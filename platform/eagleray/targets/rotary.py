@@ -20,7 +20,7 @@ class Rotary:
     """The rotation of a target, for any position."""
 
     def __init__(self, geometry: TargetGeometry, device: torch.device):
-        inverse_frequencies, self.magnitude = _frequencies(geometry)
+        inverse_frequencies, self.magnitude = rotary_frequencies(geometry)
         self.inverse_frequencies = inverse_frequencies.to(device)
 
     def factors(self, positions_T: Tensor) -> Tensor:
@@ -43,7 +43,12 @@ def alternate_halves(weight: Tensor, head_dim: int) -> Tensor:
     return heads.transpose(1, 2).reshape(weight.shape)
 
 
-def _frequencies(geometry: TargetGeometry) -> tuple[Tensor, float]:
+def rotary_frequencies(geometry: TargetGeometry) -> tuple[Tensor, float]:
+    """Angle per position of each pair of head dimensions, and the factor the scaling puts on the rotation.
+
+    Raises:
+        ArtifactError: The scaling depends on the length of the sequence.
+    """
     if geometry.rope_scaling is None:
         exponents = torch.arange(0, geometry.head_dim, 2, dtype=torch.float32) / geometry.head_dim
         return 1.0 / geometry.rope_theta**exponents, 1.0

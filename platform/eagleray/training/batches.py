@@ -26,8 +26,8 @@ class BatchPlan:
     def __init__(self, lengths: Sequence[int], global_batch_size: int, *, window_batches: int, seed: int):
         if len(lengths) < global_batch_size:
             raise ConfigError(
-                f"training.global_batch_size is {global_batch_size}, but the dataset has {len(lengths)} sequences. "
-                f"Distil more prompts, or set it to at most {len(lengths)}."
+                f"training.global_batch_size is {global_batch_size}, but the dataset has {len(lengths)} "
+                f"sequences. Distil more prompts, or set it to at most {len(lengths)}."
             )
         self._lengths = lengths
         self._batch_size = global_batch_size
@@ -57,7 +57,7 @@ class BatchPlan:
         """
         if self._batch_size % ranks:
             raise ConfigError(
-                f"training.global_batch_size {self._batch_size} is not a multiple of the {ranks} workers that run. "
+                f"training.global_batch_size {self._batch_size} is not a multiple of the {ranks} workers. "
                 "Change training.workers or training.global_batch_size."
             )
         share = self.global_batch(step)[rank::ranks]

@@ -86,8 +86,9 @@ class CheckpointFolder:
             logger.warning("Checkpoint %s is passed over: %s.", folder, defect)
         if folders:
             raise ArtifactError(
-                f"None of the {len(folders)} checkpoints in {self.root} is whole (newest: {folders[-1].name}: "
-                f"{find_defect(folders[-1])}). Delete the folder to start this run from nothing."
+                f"None of the {len(folders)} checkpoints in {self.root} is whole (newest: "
+                f"{folders[-1].name}: {find_defect(folders[-1])}). Delete the folder to start this run "
+                "from nothing."
             )
         return None
 

@@ -17,7 +17,7 @@ class TrainingConfig(Settings):
     """Stop after this many optimiser steps; the schedule ends there too. None: after `epochs`."""
 
     global_batch_size: int = Field(default=4, gt=0)
-    """Sequences per optimiser step over all workers. Never changes what is learned with the number of workers."""
+    """Sequences per optimiser step over all workers; how many workers there are changes nothing learned."""
 
     micro_batch_size: int = Field(default=4, gt=0)
     """Sequences per forward and backward of one worker; the rest of its share is accumulated."""

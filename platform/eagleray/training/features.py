@@ -60,8 +60,8 @@ class StoredFeatures:
     def __init__(self, store: FeatureStore, layers: tuple[int, ...], *, cache: bool):
         if missing := set(layers) - set(store.layers):
             raise ConfigError(
-                f"Stored features hold layers {store.layers}; the drafter taps {sorted(missing)} too. Distil again "
-                "with this drafter in the recipe, or set training.features to colocated."
+                f"Stored features hold layers {store.layers}; the drafter taps {sorted(missing)} too. Distil "
+                "again with this drafter in the recipe, or set training.features to colocated."
             )
         self._store = store
         self._columns = [store.layers.index(layer) for layer in layers]

@@ -129,7 +129,7 @@ def accumulate(job: TrainingJob, plan: BatchPlan, step: int) -> StepTotals:
         last = len(terms) == len(shares) - 1
         with contextlib.nullcontext() if last else _without_sync(job.module):
             micro: StepTerms = job.module(batch)
-            micro.loss_sum.backward()  # type: ignore[no-untyped-call]
+            micro.loss_sum.backward()
         if not torch.isfinite(micro.loss_sum):
             raise NumericsError(
                 f"Loss of step {step} is {micro.loss_sum.item()} on samples "

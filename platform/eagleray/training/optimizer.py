@@ -18,7 +18,8 @@ class DrafterOptimizer:
     def __init__(self, module: nn.Module, config: TrainingConfig):
         matrices, others = _split(module)
         if config.optimizer == "adamw":
-            self._optimizers = [_adamw(matrices + others, config.learning_rate, config.weight_decay)]
+            adamw = _adamw(matrices + others, config.learning_rate, config.weight_decay)
+            self._optimizers: list[torch.optim.Optimizer] = [adamw]
         else:
             muon = Muon(
                 matrices,
@@ -51,7 +52,8 @@ class DrafterOptimizer:
 
 
 def _split(module: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    matrices, others = [], []
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             is_layer_matrix = parameter.ndim == 2 and not name.endswith(OUTPUT_MATRICES)

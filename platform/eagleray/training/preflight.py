@@ -1,5 +1,6 @@
 """Checks before anything expensive: each fails with what to change, in seconds and without a GPU."""
 
+import itertools
 from collections.abc import Sequence
 
 from eagleray.corpus.sample import Sample
@@ -36,11 +37,11 @@ def check_feature_layers(layers: Sequence[int], geometry: TargetGeometry, settin
         ConfigError: A layer is negative, beyond the last, or not above the one before it.
     """
     valid = all(0 <= layer < geometry.num_layers for layer in layers)
-    ascending = all(low < high for low, high in zip(layers, layers[1:], strict=False))
+    ascending = all(low < high for low, high in itertools.pairwise(layers))
     if not (valid and ascending):
         raise ConfigError(
-            f"{setting} is {list(layers)}; expected strictly increasing layers from 0 to {geometry.num_layers - 1}: "
-            "id i is the output of layer i, counted from 0."
+            f"{setting} is {list(layers)}; expected strictly increasing layers from 0 to "
+            f"{geometry.num_layers - 1}: id i is the output of layer i, counted from 0."
         )
 
 
@@ -83,8 +84,9 @@ def check_samples(
     )
     if not kept:
         raise DataError(
-            f"None of the {len(samples)} samples has two supervised tokens in a row within {max_length} tokens, so "
-            f"there is nothing to train on. Raise {setting}, or distil longer answers with distil.max_new_tokens."
+            f"None of the {len(samples)} samples has two supervised tokens in a row within {max_length} "
+            f"tokens, so there is nothing to train on. Raise {setting}, or distil longer answers with "
+            "distil.max_new_tokens."
         )
     return kept, report
 
@@ -99,7 +101,8 @@ def check_vocabulary(samples: Sequence[Sample], geometry: TargetGeometry) -> Non
         if max(sample.input_ids) >= geometry.vocab_size:
             raise DataError(
                 f"Sample {sample.sample_id} holds id {max(sample.input_ids)}; expected ids below "
-                f"{geometry.vocab_size}, the target vocabulary. It was made with another tokenizer: distil again."
+                f"{geometry.vocab_size}, the target vocabulary. It was made with another tokenizer: "
+                "distil again."
             )
 
 
@@ -115,7 +118,7 @@ def _check_p95(sorted_lengths: Sequence[int], max_length: int, setting: str) -> 
     if too_long > CUT_SHARE * len(sorted_lengths):
         p95 = sorted_lengths[min(len(sorted_lengths) - 1, int(0.95 * len(sorted_lengths)))]
         raise DataError(
-            f"{too_long} of {len(sorted_lengths)} sequences (prompt and answer; 95th percentile {p95} tokens) are "
-            f"longer than {setting} = {max_length}. Set it to at least {p95}; to save memory lower "
+            f"{too_long} of {len(sorted_lengths)} sequences (prompt and answer; 95th percentile {p95}) "
+            f"are longer than {setting} = {max_length}. Set it to at least {p95}; to save memory lower "
             "training.micro_batch_size instead."
         )

@@ -4,7 +4,7 @@ import math
 
 
 def cosine_with_warmup(step: int, total_steps: int, warmup_ratio: float) -> float:
-    """Factor for the `step`-th update (0-based): a linear rise, then a cosine that would reach zero after the last."""
+    """Factor of update `step` (0-based): a linear rise, then a cosine that reaches zero after the last."""
     warmup_steps = round(total_steps * warmup_ratio)
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)

@@ -9,7 +9,8 @@ class LayerShape(DrafterConfig):
     """Taps and layer shape; the width is always the target's, whose embedding the drafter borrows."""
 
     target_layer_ids: tuple[int, ...] | None = None
-    """Target layers whose outputs are fused, 0-based, strictly increasing. None: 1, N//2 - 1 and N - 4 of N layers."""
+    """Target layers whose outputs are fused, 0-based, strictly increasing.
+    None: 1, N//2 - 1 and N - 4 of N layers."""
 
     intermediate_size: int | None = Field(default=None, gt=0)
     """Width of the MLP. None: the target's."""
@@ -24,7 +25,7 @@ class LayerShape(DrafterConfig):
     """Width of one head. None: the target's."""
 
     def tapped_layers(self, num_layers: int) -> tuple[int, ...]:
-        """The ids of the settings, else an early, a middle and a late layer, as published EAGLE-3 drafters fuse."""
+        """The ids of the settings, else those that published EAGLE-3 drafters fuse: early, middle, late."""
         if self.target_layer_ids is not None:
             return self.target_layer_ids
         wanted = (1, num_layers // 2 - 1, num_layers - 4)

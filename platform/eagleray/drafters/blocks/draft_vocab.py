@@ -56,8 +56,8 @@ class DraftVocabulary:
             return cls(torch.arange(target_size), target_size)
         if counts_V is None:
             raise ConfigError(
-                f"drafter.draft_vocab_size is {size}, but no supervised tokens were counted to choose the ids from. "
-                f"Give a training dataset, or set it to {target_size}, the target vocabulary."
+                f"drafter.draft_vocab_size is {size}, but no supervised tokens were counted to choose "
+                f"ids from. Give a training dataset, or set it to {target_size}, the target vocabulary."
             )
         return cls.from_counts(counts_V, size)
 
@@ -71,20 +71,21 @@ class DraftVocabulary:
         for name in (D2T, T2D):
             if name not in tensors:
                 raise ArtifactError(
-                    f"Drafter {origin} has no tensor {name!r}, so its draft ids cannot be read as target ids. "
+                    f"Drafter {origin} has no tensor {name!r}, so its draft ids have no meaning. "
                     "Export the drafter again."
                 )
         d2t_U, t2d_V = tensors[D2T].long(), tensors[T2D].bool()
         if t2d_V.shape != (target_size,):
             raise ArtifactError(
-                f"Drafter {origin}: t2d has shape {tuple(t2d_V.shape)}; expected ({target_size},), the target "
-                "vocabulary. The drafter was made for another target."
+                f"Drafter {origin}: t2d has shape {tuple(t2d_V.shape)}; expected ({target_size},), the "
+                "target vocabulary. The drafter was made for another target."
             )
         ids_U = d2t_U + torch.arange(len(d2t_U), device=d2t_U.device)
         if not torch.equal(ids_U, t2d_V.nonzero().flatten()):
             raise ArtifactError(
                 f"Drafter {origin}: d2t and t2d disagree. d2t (offsets) gives {len(ids_U)} ids starting "
-                f"{ids_U[:4].tolist()}, t2d keeps {int(t2d_V.sum())} starting {t2d_V.nonzero().flatten()[:4].tolist()}. "
+                f"{ids_U[:4].tolist()}, t2d keeps {int(t2d_V.sum())} starting "
+                f"{t2d_V.nonzero().flatten()[:4].tolist()}. "
                 "Export the drafter again."
             )
         return cls(ids_U, target_size)

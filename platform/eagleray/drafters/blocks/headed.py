@@ -26,6 +26,8 @@ class HeadedDrafter(TrainableDrafter):
         vocabulary: None drafts over the whole target vocabulary.
     """
 
+    fc: nn.Linear
+    norm: nn.RMSNorm
     d2t: Tensor
     t2d: Tensor
 
@@ -77,17 +79,18 @@ class HeadedDrafter(TrainableDrafter):
         return {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
 
     def load_tensors(self, tensors: dict[str, Tensor], origin: Path) -> None:
-        """Load an export; the draft vocabulary in it must be this drafter's.
+        """Load an export, its draft vocabulary included.
 
         Raises:
-            ArtifactError: A name is missing or unknown, a shape differs, or the vocabulary does.
+            ArtifactError: A name is missing or unknown, a shape differs, or d2t and t2d disagree.
         """
         own = self.state_dict()
         missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
         if missing or unknown:
             raise ArtifactError(
-                f"Drafter {origin} does not hold the expected tensors. Missing: {missing or 'none'}. Unknown: "
-                f"{unknown or 'none'}. Check that its settings match the weights, or export it again."
+                f"Drafter {origin} does not hold the expected tensors. Missing: {missing or 'none'}. "
+                f"Unknown: {unknown or 'none'}. Check that its settings match the weights, or export "
+                "it again."
             )
         for name, tensor in tensors.items():
             if tensor.shape != own[name].shape:
@@ -96,20 +99,22 @@ class HeadedDrafter(TrainableDrafter):
                     f"{tuple(own[name].shape)}. Check that its settings match the weights."
                 )
         if self.has_vocabulary:
-            loaded = DraftVocabulary.from_tensors(tensors, len(self.t2d), origin)
-            if not torch.equal(loaded.ids_U.cpu(), (self.kept_ids_U().cpu())):
-                raise ArtifactError(
-                    f"Drafter {origin} keeps another draft vocabulary than the one this drafter was built with. "
-                    "Build it from the folder's own d2t."
-                )
+            DraftVocabulary.from_tensors(tensors, len(self.t2d), origin)
         self.load_state_dict(tensors)
 
 
-def initialise(module: nn.Module) -> None:
-    """Draw every matrix from N(0, 0.02), the scale that targets of these families start from."""
+def initialise(module: HeadedDrafter) -> None:
+    """Draw matrices from N(0, 0.02), the scale that targets of these families start from; two things differ.
+
+    Features have entries of ten and more, so `fc` starts small: otherwise its output drowns what the
+    first layer adds to it, and learning is slow. The last norm starts at a half, so that the first
+    logits over the target's lm_head are not confidently wrong.
+    """
     for parameter in module.parameters():
         if parameter.ndim == 2:
             nn.init.normal_(parameter, std=0.02)
+    nn.init.normal_(module.fc.weight, std=0.002)
+    nn.init.constant_(module.norm.weight, 0.5)
 
 
 def rotary_config(heads: FrozenHeads) -> dict[str, Any]:

@@ -4,16 +4,16 @@ Module and parameter names are the ones that SGLang and vLLM load, so an export 
 Shapes: N packed rows, H query heads, G key/value heads, d width of a head, D hidden width.
 """
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eagleray.drafters.blocks.config import LayerShape
-from eagleray.errors import ArtifactError, ConfigError
+from eagleray.errors import ConfigError
 from eagleray.targets.geometry import TargetGeometry
+from eagleray.targets.rotary import rotary_frequencies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,8 @@ class Dimensions:
         num_kv_heads = shape.num_kv_heads or geometry.num_kv_heads
         if num_heads % num_kv_heads:
             raise ConfigError(
-                f"The drafter has {num_heads} query heads and {num_kv_heads} key/value heads; the latter must "
-                "divide the former. Set drafter.num_heads or drafter.num_kv_heads."
+                f"The drafter has {num_heads} query heads and {num_kv_heads} key/value heads; the latter "
+                "must divide the former. Set drafter.num_heads or drafter.num_kv_heads."
             )
         return cls(
             hidden_size=geometry.hidden_size,
@@ -132,45 +132,21 @@ class Angles:
 
 
 class Rotary(nn.Module):
-    """Rotary position frequencies of the target: its theta and its scaling.
+    """Rotary positions with the theta and the scaling of the target.
 
     Raises:
-        ArtifactError: A scaling type other than none, `linear` or `llama3`.
+        ArtifactError: A scaling whose frequencies depend on the length of the sequence.
     """
 
     frequencies: Tensor
 
     def __init__(self, geometry: TargetGeometry, head_dim: int):
         super().__init__()
-        exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
-        frequencies = _scale(geometry.rope_theta**-exponents, geometry.rope_scaling)
-        self.register_buffer("frequencies", frequencies.float(), persistent=False)
+        frequencies, self.magnitude = rotary_frequencies(replace(geometry, head_dim=head_dim))
+        self.register_buffer("frequencies", frequencies, persistent=False)
 
     def forward(self, positions_N: Tensor) -> Angles:
         """Factors of int64 positions."""
         angles = positions_N[:, None, None] * self.frequencies
-        cos, sin = angles.cos(), angles.sin()
+        cos, sin = angles.cos() * self.magnitude, angles.sin() * self.magnitude
         return Angles(torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1))
-
-
-def _scale(frequencies: Tensor, scaling: dict[str, object] | None) -> Tensor:
-    if scaling is None:
-        return frequencies
-    kind = scaling.get("rope_type", scaling.get("type"))
-    if kind == "linear":
-        return frequencies / float(str(scaling["factor"]))
-    if kind == "llama3":
-        return _scale_llama3(
-            frequencies, {k: float(str(v)) for k, v in scaling.items() if k not in ("rope_type", "type")}
-        )
-    raise ArtifactError(
-        f"The target scales its rotary positions by {kind!r}; drafters know `linear` and `llama3`. "
-        "Choose another target in target.model."
-    )
-
-
-def _scale_llama3(frequencies: Tensor, scaling: dict[str, float]) -> Tensor:
-    factor, low, high = scaling["factor"], scaling["low_freq_factor"], scaling["high_freq_factor"]
-    turns = scaling["original_max_position_embeddings"] * frequencies / (2 * math.pi)
-    smooth = ((turns - low) / (high - low)).clamp(0, 1)
-    return frequencies * (smooth + (1 - smooth) / factor)

@@ -27,7 +27,11 @@ class Observed:
         cls, rows_B: Tensor, features_BQLD: Tensor, next_ids_BQ: Tensor, counts_B: Tensor, lengths: list[int]
     ) -> "Observed":
         """Drop the padding, number the positions after each row's length, and advance `lengths`."""
-        rows, positions, index, grown, newest = [], [], [], [], []
+        rows: list[int] = []
+        positions: list[int] = []
+        index: list[int] = []
+        grown: list[int] = []
+        newest: list[int] = []
         for b, (row, count) in enumerate(zip(rows_B.tolist(), counts_B.tolist(), strict=True)):
             if count == 0:
                 continue

@@ -30,7 +30,7 @@ class Packing:
         counts_B = torch.bincount(batch_N, minlength=batch)
         starts_B = counts_B.cumsum(0) - counts_B
         slot_N = torch.arange(len(batch_N), device=batch_N.device) - starts_B[batch_N]
-        return cls(batch_N, slot_N, batch, int(counts_B.max()))
+        return cls(batch_N, slot_N, batch, max(1, int(counts_B.max())))
 
     def pad(self, rows: Tensor) -> Tensor:
         """[N, ...] to [B, A, ...], zeros where there is no row."""

@@ -34,7 +34,7 @@ class Teacher(ABC):
         self.ids_BT = batch.ids_BT
 
     def judge(self, logits_NU: Tensor, batch_N: Tensor, position_N: Tensor, supervised_N: Tensor) -> Judged:
-        """Judge the predictions of the tokens at (batch, position); `position_N` is arbitrary where not supervised."""
+        """Judge predictions of the tokens at (batch, position), where they are supervised."""
         index_N = supervised_N.nonzero().flatten()
         batch_N, position_N = batch_N[index_N], position_N[index_N]
         logits_NU = logits_NU.index_select(0, index_N)

@@ -8,7 +8,7 @@ from eagleray.drafters.blocks.config import LayerShape
 
 
 class DFlashConfig(LayerShape):
-    """Layers that fill a masked block in one forward, with the target's features as injected keys and values."""
+    """Layers that fill a masked block in one forward, the target's features injected as keys and values."""
 
     name: Literal["dflash"] = "dflash"
     """Which drafter this section configures."""

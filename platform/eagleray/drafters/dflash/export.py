@@ -48,7 +48,7 @@ def profile(drafter: "DFlashDrafter") -> dict[str, Any]:
     return {
         "algorithm": drafter.config.name,
         "settings": drafter.config.model_dump(mode="json"),
-        "anchor_convention": "slot 0 is the newest committed token; slot k predicts the token k positions after it",
+        "anchor_convention": "slot 0 is the newest committed token; slot k predicts the token k after it",
         "slots": drafter.config.block_size - 1,
         "trained_slots": drafter.config.block_size - 1,
         "target_layer_ids": list(drafter.tapped_layers),

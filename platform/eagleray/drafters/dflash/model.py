@@ -6,7 +6,7 @@ layer as additional keys and values. Shapes: N packed rows, L tapped layers, D t
 H query heads, G key/value heads, d width of a head.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -59,8 +59,12 @@ class DFlashDrafter(HeadedDrafter):
         self.rotary = Rotary(geometry, self.dimensions.head_dim)
         initialise(self)
 
+    def stack(self) -> list[DFlashLayer]:
+        """The layers, bottom first."""
+        return [cast("DFlashLayer", layer) for layer in self.layers]
+
     def fuse(self, features_NLD: Tensor) -> Tensor:
-        """Mix the tapped layers, in the order of their ids, into the state that every layer injects [N, D]."""
+        """Mix the tapped layers, in the order of their ids, into the state that layers inject [N, D]."""
         fused_ND: Tensor = self.hidden_norm(self.fc(features_NLD.flatten(-2)))
         return fused_ND
 
@@ -108,7 +112,7 @@ def _mask_token(config: DFlashConfig, geometry: TargetGeometry) -> int:
         return next(token for token in range(geometry.vocab_size) if token not in taken)
     if config.mask_token_id >= geometry.vocab_size:
         raise ConfigError(
-            f"drafter.mask_token_id is {config.mask_token_id}; expected an id below {geometry.vocab_size}, the "
-            "target vocabulary, whose embedding the mask borrows."
+            f"drafter.mask_token_id is {config.mask_token_id}; expected an id below {geometry.vocab_size}, "
+            "the target vocabulary, whose embedding the mask borrows."
         )
     return config.mask_token_id

@@ -39,7 +39,7 @@ class DFlashSession(DraftSession):
         seen = Observed.unpad(rows_B, features_BQLD, next_ids_BQ, counts_B, self.lengths)
         fused_ND = self.drafter.fuse(seen.features_NLD)
         angles = self.angles.at(seen.positions_N)
-        for index, layer in enumerate(self.drafter.layers):
+        for index, layer in enumerate(self.drafter.stack()):
             self.cache.write(
                 index, seen.rows_N, seen.positions_N, *layer.self_attn.keys_values(fused_ND, angles)
             )
@@ -56,7 +56,7 @@ class DFlashSession(DraftSession):
         angles = self.angles.at(positions_X)
         visible = [length + size for length in lengths]
         hidden_XD = drafter.embed(drafter.block_ids(self.anchors_R[:num_rows], size)).flatten(0, 1)
-        for index, layer in enumerate(drafter.layers):
+        for index, layer in enumerate(drafter.stack()):
             source_XD = layer.input_layernorm(hidden_XD)
             self.cache.write(index, rows_X, positions_X, *layer.self_attn.keys_values(source_XD, angles))
             queries = layer.self_attn.queries(source_XD, angles).unflatten(0, (num_rows, size))

@@ -46,7 +46,7 @@ def fill_blocks(drafter: "DFlashDrafter", batch: TrainingBatch, blocks: "Blocks"
     context = InjectedContext(drafter, batch, blocks)
     ids_NK = drafter.block_ids(batch.ids_BT[blocks.packing.batch_N, blocks.anchor_N], blocks.size)
     hidden_XD = drafter.embed(ids_NK).flatten(0, 1)
-    for layer in drafter.layers:
+    for layer in drafter.stack():
         hidden_XD = layer.finish(hidden_XD, context.attend(layer, layer.input_layernorm(hidden_XD)))
     return hidden_XD.view(*ids_NK.shape, -1)
 

@@ -35,7 +35,7 @@ def profile(drafter: "Eagle3Drafter") -> dict[str, Any]:
     return {
         "algorithm": drafter.config.name,
         "settings": drafter.config.model_dump(mode="json"),
-        "anchor_convention": "row p joins the features of position p with the token at p + 1 and drafts from p + 2",
+        "anchor_convention": "row p joins features of p with the token at p + 1 and drafts from p + 2",
         "slots": "recursive; any depth",
         "trained_slots": drafter.config.ttt_steps,
         "target_layer_ids": list(drafter.tapped_layers),

@@ -23,7 +23,7 @@ class Eagle3Session(DraftSession):
     def __init__(self, drafter: "Eagle3Drafter", max_rows: int, max_length: int):
         self.drafter = drafter
         like = drafter.fc.weight
-        capacity = max_length + drafter.max_depth
+        capacity = max_length + drafter.config.max_depth
         self.cache = DraftCache(like, drafter.dimensions, layers=1, rows=max_rows, capacity=capacity)
         self.angles = drafter.rotary(torch.arange(capacity, device=like.device))
         self.lengths = [0] * max_rows

@@ -9,6 +9,7 @@ others, packed. Shapes: B batch rows, T positions, M packed key rows, N packed q
 slots, K draft steps, D target width, E = 2 D, H query heads, G key/value heads, d width of a head.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,9 +30,18 @@ def training_step(drafter: "Eagle3Drafter", batch: TrainingBatch) -> StepTerms:
     """Sum of soft cross-entropies over draft steps, weighted by `step_loss_decay` ** k."""
     rows = QueryRows.select(batch, drafter.config.ttt_steps)
     teacher = SoftTeacher(drafter, batch)
+    terms = SlotTerms.start(drafter.fc.weight)
+    for step, logits_NU in enumerate(unroll(drafter, batch, rows)):
+        label_N = rows.position_N + 2 + step
+        judged = teacher.judge(logits_NU, rows.packing.batch_N, label_N, rows.supervised_NK[:, step])
+        terms.add(judged, drafter.config.step_loss_decay**step)
+    return terms.total()
+
+
+def unroll(drafter: "Eagle3Drafter", batch: TrainingBatch, rows: "QueryRows") -> Iterator[Tensor]:
+    """Yield the logits [N, U] of each draft step, fed with the sequence's own tokens."""
     attention = UnrolledAttention(drafter, batch, rows)
     hidden_ND, joined_NE = attention.first_inputs()
-    terms = SlotTerms.start(hidden_ND)
     for step in range(drafter.config.ttt_steps):
         angles = drafter.rotary(rows.position_N + step)
         if step > 0:
@@ -39,14 +49,7 @@ def training_step(drafter: "Eagle3Drafter", batch: TrainingBatch) -> StepTerms:
             joined_NE = drafter.midlayer.join(drafter.embed(tokens_N), hidden_ND)
             attention.add_own(joined_NE, angles)
         hidden_ND = drafter.midlayer.finish(hidden_ND, attention.attend(joined_NE, angles))
-        judged = teacher.judge(
-            drafter.logits(hidden_ND),
-            rows.packing.batch_N,
-            rows.position_N + 2 + step,
-            rows.supervised_NK[:, step],
-        )
-        terms.add(judged, drafter.config.step_loss_decay**step)
-    return terms.total()
+        yield drafter.logits(hidden_ND)
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class QueryRows:
         return cls(packing, position_N, supervised_BTK[batch_N, position_N])
 
     def following(self, ids_BT: Tensor, offset: int) -> Tensor:
-        """The token `offset` positions after each row's; an arbitrary one past the end, where nothing is supervised."""
+        """The token `offset` positions after each row; any past the end, where nothing is supervised."""
         index_N = (self.position_N + offset).clamp(max=ids_BT.shape[1] - 1)
         return ids_BT[self.packing.batch_N, index_N]
 
