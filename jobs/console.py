@@ -17,12 +17,14 @@ from eagleray.monitoring.progress import Progress as StageProgress
 from eagleray.monitoring.progress import ProgressListener
 
 LINE_EVERY_S = 10.0
+LOG_WIDTH = 120
 INTERRUPTED_EXIT_CODE = 130
 
 
 def run(job: Callable[[ProgressListener, Console], None]) -> None:
     """Run a job's main with progress; turn errors that a person can mend into a paragraph and an exit code."""
-    console = Console(highlight=False, soft_wrap=True)
+    # A log has no width of its own; 80 columns would cut the tables.
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else LOG_WIDTH)
     try:
         with progress_listener(console) as listener:
             job(listener, console)

@@ -6,10 +6,14 @@ from jobs.options import OverridesArgument, RecipeOption, RedoOption
 from jobs.runner import run_recipe
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
 def main(recipe: RecipeOption, overrides: OverridesArgument = None, redo: RedoOption = None) -> None:
     """Make the dataset of a recipe, or what is missing of it."""
     run_recipe(recipe, overrides, redo, ("distil",))
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -10,6 +10,10 @@ from jobs.options import OverridesArgument, RecipeOption, RedoOption
 from jobs.runner import run_recipe
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
 def main(recipe: RecipeOption, overrides: OverridesArgument = None, redo: RedoOption = None) -> None:
     """Distil, train and export every drafter, evaluate them, and write the report.
 
@@ -20,4 +24,4 @@ def main(recipe: RecipeOption, overrides: OverridesArgument = None, redo: RedoOp
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

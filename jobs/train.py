@@ -18,6 +18,10 @@ DraftersOption = Annotated[
 ]
 
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
 def main(
     recipe: RecipeOption,
     overrides: OverridesArgument = None,
@@ -25,8 +29,10 @@ def main(
     redo: RedoOption = None,
 ) -> None:
     """Train and export the drafters of a recipe on its finished dataset, continuing from checkpoints."""
-    run_recipe(recipe, overrides, redo, tuple(f"train_{label}" for label in drafter) if drafter else ("train_",))
+    run_recipe(
+        recipe, overrides, redo, tuple(f"train_{label}" for label in drafter) if drafter else ("train_",)
+    )
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -42,7 +42,9 @@ def test_recipes_are_checked_without_torch_transformers_or_ray() -> None:
     )
     import sys
 
-    result = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
 
 

@@ -92,7 +92,15 @@ def test_demo_recipe_runs_as_a_ray_job(cluster: Cluster, tmp_path: Path) -> None
 
 def test_platform_is_the_standard_library_in_a_ray_job(cluster: Cluster) -> None:
     result = cluster.run(
-        "ray", "job", "submit", "--working-dir", ".", "--", "python", "-m", "tests.architecture.platform_probe"
+        "ray",
+        "job",
+        "submit",
+        "--working-dir",
+        ".",
+        "--",
+        "python",
+        "-m",
+        "tests.architecture.platform_probe",
     )
     assert result.returncode == 0, result.stdout[-2000:]
     assert f"{Path(os.__file__).parent}/platform.py" in result.stdout

@@ -1,14 +1,16 @@
 """A run, opened: recipe checked, target at hand, everything that can fail on paper failed already."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagleray.corpus.chat import render_prompt, template_hash, tokenizer_hash
+from eagleray.corpus.chat import render_prompts, template_hash, tokenizer_hash
 from eagleray.corpus.files import write_json_atomically
-from eagleray.corpus.prompts import Prompt, build_prompts, write_prompts
-from eagleray.drafters.catalog import tapped_layers
+from eagleray.corpus.prompt import Prompt
+from eagleray.corpus.prompt_files import write_prompts
+from eagleray.corpus.prompts import build_prompts
 from eagleray.monitoring.progress import ProgressListener
 from eagleray.recipe.run_folder import RunFolder
 from eagleray.recipe.sections import PipelineRecipe
@@ -38,6 +40,7 @@ class RunContext:
     identity: TargetIdentity
     train_prompts: tuple[Prompt, ...]
     held_out_prompts: tuple[Prompt, ...]
+    """Those that the chat template can show."""
     feature_layers: tuple[int, ...]
     """Union of the layers that the drafters tap: what is captured once for all of them."""
     listener: ProgressListener
@@ -55,16 +58,17 @@ def open_run(recipe: PipelineRecipe, listener: ProgressListener) -> RunContext:
     geometry = TargetGeometry.read(target_folder)
     layers: set[int] = set()
     for label, section in recipe.drafters.items():
-        tapped = tapped_layers(section.drafter, geometry)
+        tapped = section.drafter.tapped_layers(geometry.num_layers)
         check_feature_layers(tapped, geometry, f"drafters.{label}.drafter.target_layer_ids")
         layers.update(tapped)
-    train, held_out = build_prompts(recipe.prompts)
+    prompts = build_prompts(recipe.prompts)
     tokenizer = load_tokenizer(target_folder)
-    _check_lengths(recipe, tokenizer, train)
+    _check_lengths(recipe, tokenizer, prompts.train)
+    held_out, _ = render_prompts(tokenizer, prompts.held_out)
     folder = RunFolder(run_root(recipe.run.root) / recipe.run.name)
     write_json_atomically(folder.recipe, recipe.model_dump(mode="json"))
-    write_prompts(folder.train_prompts, train)
-    write_prompts(folder.held_out_prompts, held_out)
+    write_prompts(folder.train_prompts, prompts.train)
+    write_prompts(folder.held_out_prompts, prompts.held_out)
     return RunContext(
         recipe=recipe,
         folder=folder,
@@ -75,8 +79,8 @@ def open_run(recipe: PipelineRecipe, listener: ProgressListener) -> RunContext:
             tokenizer_hash=tokenizer_hash(target_folder),
             template_hash=template_hash(tokenizer),
         ),
-        train_prompts=tuple(train),
-        held_out_prompts=tuple(held_out),
+        train_prompts=prompts.train,
+        held_out_prompts=tuple(row.prompt for row in held_out),
         feature_layers=tuple(sorted(layers)),
         listener=listener,
     )
@@ -93,8 +97,9 @@ def run_root(configured: Path) -> Path:
     return (base / configured.expanduser()).resolve()
 
 
-def _check_lengths(recipe: PipelineRecipe, tokenizer: Any, prompts: list[Prompt]) -> None:
-    lengths = [len(render_prompt(tokenizer, prompt.messages)) for prompt in prompts]
+def _check_lengths(recipe: PipelineRecipe, tokenizer: Any, prompts: Sequence[Prompt]) -> None:
+    rendered, _ = render_prompts(tokenizer, prompts)
+    lengths = [len(row.prompt_ids) for row in rendered]
     for label, section in recipe.drafters.items():
         check_prompt_lengths(
             lengths,

@@ -5,6 +5,7 @@ published by the worker. The driver alone writes the manifest, after a receipt h
 kill at any instant leaves a readable dataset; the next start makes the shards that are missing.
 """
 
+import logging
 import pickle
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -77,9 +78,7 @@ def distil(
     jobs = plan_shards(prompts, config.rows_per_shard)
     manifest = open_manifest(work.dataset, work.key, jobs)
     missing = set(manifest.missing())
-    meter = ProgressMeter(
-        "distil", len(prompts), "prompts", listener, manifest.rows + manifest.rejected_rows
-    )
+    meter = ProgressMeter("distil", len(prompts), "prompts", listener, manifest.rows + manifest.rejected_rows)
     if not missing:
         return manifest, 0
     answer_tokens, peak = 0, 0
@@ -103,9 +102,7 @@ def open_manifest(folder: Path, key: ContentKey, jobs: list[ShardJob]) -> Manife
         manifest = read_manifest(folder)
         require_key(folder, manifest.key, key)
         return manifest
-    manifest = Manifest(
-        key=key, planned_shards=len(jobs), planned_rows=sum(len(job.prompts) for job in jobs)
-    )
+    manifest = Manifest(key=key, planned_shards=len(jobs), planned_rows=sum(len(job.prompts) for job in jobs))
     write_manifest(folder, manifest)
     return manifest
 
@@ -114,14 +111,13 @@ def _receipts(jobs: list[ShardJob], work: DistilWork, config: DistilConfig) -> I
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     rows = [{"job": pickle.dumps(job)} for job in jobs]
     dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
         DistilActor,
         fn_constructor_args=(work,),
         # One job in flight per engine: a shard takes seconds, and a queue would only delay its receipt.
-        compute=ActorPoolStrategy(
-            size=min(config.workers, len(rows)), max_tasks_in_flight_per_actor=1
-        ),
+        compute=ActorPoolStrategy(size=min(config.workers, len(rows)), max_tasks_in_flight_per_actor=1),
         num_cpus=config.cpus_per_worker,
         num_gpus=config.gpus_per_worker or None,
     )

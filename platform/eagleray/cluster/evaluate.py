@@ -14,9 +14,9 @@ from eagleray.corpus.chat import render_prompts
 from eagleray.corpus.files import write_json_atomically
 from eagleray.corpus.prompt import Prompt
 from eagleray.drafters.base import DraftSource
-from eagleray.drafters.catalog import build_untrained, max_depth
+from eagleray.drafters.catalog import build_drafter
 from eagleray.drafters.folder import load_drafter
-from eagleray.engines.catalog import build_engine
+from eagleray.engines.catalog import build_engine, engine_version
 from eagleray.errors import ClusterError
 from eagleray.evaluation.aggregate import RunFacts, TrainingFacts, build_report
 from eagleray.evaluation.config import EvaluationConfig
@@ -62,7 +62,9 @@ class EvaluationActor:
         sources: dict[str, DraftSource] = {
             label: load_drafter(path, engine.decoder.heads) for label, path in work.drafters.items()
         }
-        sources |= {label: build_untrained(config) for label, config in work.baselines.items()}
+        sources |= {
+            label: build_drafter(config, engine.decoder.heads) for label, config in work.baselines.items()
+        }
         by_family = group_by_family(render_prompts(load_tokenizer(folder), prompts)[0])
         evaluation = work.evaluation
         self.bench = Bench(
@@ -74,7 +76,7 @@ class EvaluationActor:
                 machine=describe_machine(),
                 workers=evaluation.workers,
                 engine=work.engine.name,
-                engine_version=engine.version,
+                engine_version=engine_version(work.engine),
                 dtype=work.target.dtype,
                 target_hash=work.target_hash,
                 drafter_hashes=work.drafter_hashes,
@@ -164,7 +166,7 @@ def planned_units(run: RunContext) -> tuple[Unit, ...]:
     for prompt in run.held_out_prompts:
         sizes[prompt.category] = sizes.get(prompt.category, 0) + 1
     sections = {label: section.drafter for label, section in run.recipe.drafters.items()}
-    depths = {label: max_depth(config) for label, config in {**sections, **run.recipe.baselines}.items()}
+    depths = {label: config.max_depth for label, config in {**sections, **run.recipe.baselines}.items()}
     return plan_units(run.recipe.evaluation, sizes, depths)
 
 

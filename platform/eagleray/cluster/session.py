@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from eagleray.errors import ClusterError
 
@@ -14,6 +15,9 @@ LOCAL_ENVIRONMENT = {
     # Keeps the GPU variables of actors that ask for no GPU as they are.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+
+QUIET: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": False}
+"""Progress and errors reach the driver by themselves; the rest stays in Ray's log files of each worker."""
 
 
 @contextlib.contextmanager
@@ -34,10 +38,11 @@ def ray_session(min_cpus: int) -> Iterator[None]:
     address = os.environ.get("RAY_ADDRESS")
     try:
         if address:
-            ray.init(logging_level=logging.WARNING)
+            ray.init(**QUIET)
         else:
             cpus = max(len(os.sched_getaffinity(0)), min_cpus)
-            ray.init("local", num_cpus=cpus, logging_level=logging.WARNING)
+            # A dashboard would take a share of a laptop's cores; a cluster started by hand has one.
+            ray.init("local", num_cpus=cpus, include_dashboard=False, **QUIET)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ClusterError(
             f"Could not connect to Ray at {address or 'this machine'}: {error}. "

@@ -1,10 +1,12 @@
 """Training on Ray Train: placement, restarts and progress around the plain training loop.
 
-Checkpoints are the loop's own: atomic, hashed, readable without Ray. Ray is told where they lie and
-copies nothing. After a worker dies Ray starts the group again, after the driver dies the next start
-of the run does; either way the loop continues from the newest whole checkpoint.
+Checkpoints are the loop's own: atomic, hashed, readable without Ray. Ray is not given them to manage:
+its record of a run refuses to start once a checkpoint that it knew was pruned. After a worker dies
+Ray starts the group again, after the driver dies the next start of the run does; either way the loop
+continues from the newest whole checkpoint.
 """
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import ray
 import ray.train
 import torch
 import torch.distributed as dist
-from ray.train import CheckpointUploadMode, FailureConfig, RunConfig, ScalingConfig
+from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train import TrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from torch import nn
@@ -22,8 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 from eagleray.cluster.context import RunContext
 from eagleray.cluster.stage import StageOutcome
 from eagleray.corpus.dataset import read_dataset
-from eagleray.drafters.blocks.draft_vocab import count_supervised
-from eagleray.drafters.catalog import build_drafter, tapped_layers
+from eagleray.corpus.files import write_json_atomically
+from eagleray.drafters.catalog import build_drafter
 from eagleray.drafters.folder import drafter_hash, export_drafter
 from eagleray.errors import ClusterError
 from eagleray.monitoring.memory import peak_rss_bytes
@@ -41,13 +43,17 @@ from eagleray.training.config import TrainingConfig
 from eagleray.training.features import ColocatedFeatures, FeatureSource, StoredFeatures
 from eagleray.training.loop import TrainingJob, train
 from eagleray.training.metrics_log import MetricsLog, thin_out
-from eagleray.training.preflight import run_preflight
+from eagleray.training.preflight import check_samples
+from eagleray.training.vocabulary import supervised_counts
 
 MAX_FAILURES = 3
 """Deaths of the worker group that a run survives before it gives up; every restart loses at most
 `training.checkpoint_every_steps` steps."""
 POLL_S = 0.5
 LOSS_CURVE_POINTS = 200
+METRICS = "metrics.jsonl"
+FACTS = "facts.json"
+"""What only a worker knows at the end: memory and size."""
 
 
 class TrainWork(Settings):
@@ -68,24 +74,21 @@ class TrainWork(Settings):
 
 
 class RayReporter:
-    """Tells Ray Train of checkpoints, and the run's metrics log of every step."""
+    """Writes a run's metrics log at every step, and tells Ray Train at checkpoints."""
 
     def __init__(self, log: MetricsLog | None):
         self._log = log
         self._latest: dict[str, float] = {}
 
     def report(self, metrics: dict[str, float]) -> None:
-        """Log on the first rank. Ray is told at checkpoints only: its report is a barrier over all ranks."""
+        """Log on the first rank."""
         self._latest = metrics
         if self._log is not None:
             self._log.append(metrics)
 
     def save(self, checkpoint: Path | None) -> None:
-        """Register a published checkpoint where it lies."""
-        registered = None if checkpoint is None else ray.train.Checkpoint.from_directory(checkpoint)
-        ray.train.report(
-            self._latest, checkpoint=registered, checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD
-        )
+        """Report the figures at a checkpoint. Not at every step: Ray's report is a barrier over all ranks."""
+        ray.train.report(self._latest)
 
     def should_stop(self) -> bool:
         """Never: a preempted run continues from its newest checkpoint."""
@@ -95,11 +98,13 @@ class RayReporter:
 def train_worker(config: dict[str, Any]) -> None:
     """One rank: build, train from the newest checkpoint, and on the first rank export."""
     work = TrainWork.model_validate(config)
-    samples = read_dataset(work.dataset)[1]
     device = get_device()
-    source, heads = open_features(work, device)
+    source, heads = open_features(work)
+    samples, _ = check_samples(
+        read_dataset(work.dataset)[1], heads.geometry, work.training.max_length, "training.max_length"
+    )
     torch.manual_seed(work.training.seed)
-    drafter = build_drafter(work.drafter, heads, count_supervised(samples, heads.geometry.vocab_size))
+    drafter = build_drafter(work.drafter, heads, supervised_counts(samples, heads.geometry.vocab_size))
     drafter.to(device)
     context = ray.train.get_context()
     first = context.get_world_rank() == 0
@@ -111,7 +116,7 @@ def train_worker(config: dict[str, Any]) -> None:
         samples=samples,
         source=source,
         checkpoints=CheckpointFolder(work.run, work.training.keep_checkpoints),
-        reporter=RayReporter(MetricsLog(work.run / "metrics.jsonl") if first else None),
+        reporter=RayReporter(MetricsLog(work.run / METRICS) if first else None),
         fingerprint=work.fingerprint,
     )
     train(job)
@@ -120,14 +125,15 @@ def train_worker(config: dict[str, Any]) -> None:
         dist.all_reduce(peak, op=dist.ReduceOp.MAX)
     if first:
         export_drafter(drafter, work.export, work.profile)
-    ray.train.report({"peak_rss_bytes": int(peak.item()), "num_parameters": drafter.num_parameters()})
+        facts = {"peak_rss_bytes": int(peak.item()), "num_parameters": drafter.num_parameters()}
+        write_json_atomically(work.run / FACTS, facts)
 
 
-def open_features(work: TrainWork, device: torch.device) -> tuple[FeatureSource, FrozenHeads]:
+def open_features(work: TrainWork) -> tuple[FeatureSource, FrozenHeads]:
     """The feature source that the recipe names, and the frozen parts of the target it goes with."""
     folder = resolve_target(work.target)
     dtype = getattr(torch, work.target.dtype)
-    layers = tapped_layers(work.drafter, TargetGeometry.read(folder))
+    layers = work.drafter.tapped_layers(TargetGeometry.read(folder).num_layers)
     if work.training.features == "colocated":
         decoder = TargetDecoder.load(folder, dtype)
         return ColocatedFeatures(decoder, layers), decoder.heads
@@ -144,7 +150,8 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
     """
     section = run.recipe.drafters[label]
     manifest, samples = read_dataset(run.folder.dataset)
-    preflight = run_preflight(samples, section.drafter, section.training, run.geometry)
+    setting = f"drafters.{label}.training.max_length"
+    _, preflight = check_samples(samples, run.geometry, section.training.max_length, setting)
     folder = run.folder.training / label
     work = TrainWork(
         target=run.recipe.target,
@@ -167,14 +174,15 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
             [manifest.content_hash(), section.model_dump(mode="json"), run.identity.target_hash]
         ),
     )
-    result = fit(work, label, run.folder.training, run.listener)
-    steps = MetricsLog(folder / "metrics.jsonl").read()
+    fit(work, label, run.listener)
+    steps = MetricsLog(folder / METRICS).read()
+    worker_facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     return StageOutcome(
-        peak_rss_bytes=result["peak_rss_bytes"],
+        peak_rss_bytes=worker_facts["peak_rss_bytes"],
         facts={
             "label": label,
             "drafter_hash": drafter_hash(work.export),
-            "num_parameters": result["num_parameters"],
+            "num_parameters": worker_facts["num_parameters"],
             "preflight": preflight.model_dump(mode="json"),
             "training": {
                 "steps": len(steps),
@@ -186,8 +194,8 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
     )
 
 
-def fit(work: TrainWork, label: str, storage: Path, listener: ProgressListener) -> dict[str, Any]:
-    """Run the worker group to its end and return what the first rank reported last.
+def fit(work: TrainWork, label: str, listener: ProgressListener) -> None:
+    """Run the worker group to its end.
 
     Raises:
         ClusterError: It failed more often than `MAX_FAILURES`.
@@ -202,20 +210,19 @@ def fit(work: TrainWork, label: str, storage: Path, listener: ProgressListener) 
         ),
         run_config=RunConfig(
             name=label,
-            storage_path=str(storage),
+            storage_path=str(work.run / "ray"),
             failure_config=FailureConfig(max_failures=MAX_FAILURES, controller_failure_limit=MAX_FAILURES),
         ),
     )
-    watch = ProgressWatch(MetricsLog(work.run / "metrics.jsonl"), f"train {label}", listener)
+    watch = ProgressWatch(MetricsLog(work.run / METRICS), f"train {label}", listener)
     with watch:
         try:
-            result = trainer.fit()
+            trainer.fit()
         except TrainingFailedError as error:
             raise ClusterError(
                 f"Training {label} failed {MAX_FAILURES + 1} times: {error}. Checkpoints in {work.run} are kept; "
                 "mend the cause and start the same command again."
             ) from error
-    return dict(result.metrics or {})
 
 
 class ProgressWatch:
@@ -247,5 +254,7 @@ class ProgressWatch:
             newest = steps[-1]
             told = newest["step"]
             if meter is None:
-                meter = ProgressMeter(self._stage, newest["total_steps"], "steps", self._listener, done_before)
+                meter = ProgressMeter(
+                    self._stage, newest["total_steps"], "steps", self._listener, done_before
+                )
             meter.reach(told, f"loss {newest['loss']:.3f}")

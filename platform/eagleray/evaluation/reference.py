@@ -19,7 +19,9 @@ class TransformersReference:
 
     def __init__(self, folder: Path, dtype: Literal["float32", "bfloat16"]):
         from transformers import AutoModelForCausalLM
+        from transformers.utils.logging import disable_progress_bar
 
+        disable_progress_bar()
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
 
     @torch.inference_mode()

@@ -35,9 +35,7 @@ def sample(name: str, prompt: int = 3, answer: int = 2, finish_reason: str = "st
 
 
 def publish(folder: Path, shards: list[list[Sample]], planned: int | None = None) -> Manifest:
-    manifest = Manifest(
-        key=KEY, planned_shards=planned or len(shards), planned_rows=sum(map(len, shards))
-    )
+    manifest = Manifest(key=KEY, planned_shards=planned or len(shards), planned_rows=sum(map(len, shards)))
     for index, samples in enumerate(shards):
         manifest = manifest.with_shard(index, write_shard(folder, index, samples), ())
     write_manifest(folder, manifest)

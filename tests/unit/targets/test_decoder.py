@@ -89,7 +89,7 @@ def test_a_moved_row_goes_on_where_it_was(llama):
 def test_a_row_has_the_same_bits_in_any_company(llama):
     """Alone, among other rows, and as one of several verified positions."""
     ids_BT = random_ids(5, 60)
-    decoder = load(llama)
+    decoder = TargetDecoder.load(llama.folder, torch.float32, batch_invariant=True)
     lengths = [50, 20, 33, 1, 44]
     crowd = decoder.new_cache(5, 64)
     decoder.prefill(torch.cat([ids_BT[row, :n] for row, n in enumerate(lengths)]), lengths, crowd, 0)
