@@ -1,0 +1,128 @@
+"""The loop: resuming, accumulating and splitting over ranks change nothing; damage stops it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+from eagleray.errors import ConfigError, NumericsError
+from eagleray.training.collate import collate
+from eagleray.training.loop import TrainingJob, train
+
+MakeJob = Callable[..., TrainingJob]
+
+
+def weights(job: TrainingJob) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in job.drafter.state_dict().items()}
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_a_stopped_and_resumed_run_is_the_straight_run_bit_for_bit(
+    job: MakeJob, reporter: Any, optimizer: str
+) -> None:
+    straight = job("straight", epochs=2, optimizer=optimizer)
+    train(straight)
+    stopped = job("resumed", reporter(stop_after=3), epochs=2, optimizer=optimizer)
+    assert train(stopped).step == 3
+    resumed = job("resumed", epochs=2, optimizer=optimizer)
+    assert train(resumed).step == 8
+    for name, tensor in weights(straight).items():
+        assert torch.equal(tensor, weights(resumed)[name]), name
+    assert [m["loss"] for m in straight.reporter.metrics] == [
+        m["loss"] for m in [*stopped.reporter.metrics, *resumed.reporter.metrics]
+    ]
+
+
+def test_a_finished_run_does_nothing_when_started_again(job: MakeJob) -> None:
+    train(job(epochs=1))
+    again = job(epochs=1)
+    assert train(again).step == 4
+    assert again.reporter.metrics == []
+
+
+def test_accumulated_micro_batches_give_the_step_of_one_batch(job: MakeJob) -> None:
+    whole = job("whole", epochs=2, global_batch_size=4, micro_batch_size=4)
+    parts = job("parts", epochs=2, global_batch_size=4, micro_batch_size=1)
+    train(whole)
+    train(parts)
+    for name, tensor in weights(whole).items():
+        torch.testing.assert_close(tensor, weights(parts)[name], atol=1e-6, rtol=1e-5)
+    for one, other in zip(whole.reporter.metrics, parts.reporter.metrics, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-6)
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-5)
+
+
+def _run_rank(
+    rank: int, ranks: int, root: Path, results: Path, settings: dict[str, Any], make: MakeJob
+) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"file://{root}/rendezvous", rank=rank, world_size=ranks)
+    job = make(root / "run", **settings)
+    train(replace(job, module=DistributedDataParallel(job.drafter)))
+    if rank == 0:
+        losses = [metrics["loss"] for metrics in job.reporter.metrics]
+        torch.save({"weights": weights(job), "losses": losses}, results)
+    torch.distributed.destroy_process_group()
+
+
+def test_two_ranks_train_as_one(job: MakeJob, job_at: MakeJob, tmp_path: Path) -> None:
+    settings = {"epochs": 2, "global_batch_size": 4, "micro_batch_size": 1}
+    one = job("one", **settings)
+    train(one)
+    root, results = tmp_path / "two", tmp_path / "two.pt"
+    root.mkdir()
+    mp.start_processes(
+        _run_rank, args=(2, root, results, {**settings, "workers": 2}, job_at), nprocs=2, start_method="fork"
+    )
+    two = torch.load(results)
+    for name, tensor in weights(one).items():
+        torch.testing.assert_close(tensor, two["weights"][name], atol=1e-6, rtol=1e-5)
+    assert two["losses"] == pytest.approx([m["loss"] for m in one.reporter.metrics], rel=1e-6)
+
+
+def test_the_first_step_reports_the_token_mean_and_not_a_mean_of_means(job: MakeJob) -> None:
+    setup = job(epochs=1, micro_batch_size=1)
+    batch = setup.plan().global_batch(0)
+    tokens, losses = [], []
+    for index in batch:
+        sample = setup.samples[index]
+        terms = setup.drafter(
+            collate([sample], setup.source, max_length=99, seed=0, device=torch.device("cpu"))
+        )
+        tokens.append(sample.answer_tokens)
+        losses.append(terms.loss_sum.item())
+    train(setup)
+    assert setup.reporter.metrics[0]["loss"] == pytest.approx(sum(losses) / sum(tokens), rel=1e-6)
+    assert setup.reporter.metrics[0]["supervised_tokens"] == sum(tokens)
+
+
+def test_checkpoints_come_at_the_interval_and_at_the_end(job: MakeJob) -> None:
+    setup = job(epochs=2, checkpoint_every_steps=3, keep_checkpoints=5)
+    train(setup)
+    assert [path.name for path in setup.reporter.saved] == ["step-00000003", "step-00000006", "step-00000008"]
+
+
+def test_settings_that_changed_under_a_checkpoint_are_refused(job: MakeJob) -> None:
+    train(job(epochs=1))
+    with pytest.raises(ConfigError, match="fingerprint f; this run has g"):
+        train(replace(job(epochs=1), fingerprint="g"))
+
+
+def test_a_loss_that_is_not_finite_names_the_step_and_the_samples(job: MakeJob) -> None:
+    setup = job(epochs=1)
+    with torch.no_grad():
+        setup.drafter.inner.weight.fill_(torch.nan)
+    with pytest.raises(NumericsError, match=r"Loss of step 0 is nan on samples sample-\d, sample-\d"):
+        train(setup)
+
+
+def test_training_lowers_the_loss(job: MakeJob) -> None:
+    setup = job(epochs=40, learning_rate=3e-2, adam_learning_rate=3e-2)
+    train(setup)
+    losses = [metrics["loss"] for metrics in setup.reporter.metrics]
+    assert sum(losses[-4:]) < 0.7 * sum(losses[:4])
