@@ -91,11 +91,36 @@ def share_out(shapes: list[torch.Size], ranks: int) -> list[int]:
 
 def orthogonalise(matrix: Tensor, iterations: int) -> Tensor:
     """Newton-Schulz iteration towards U V' of the singular value decomposition U S V'."""
-    a, b, c = COEFFICIENTS
     tall = matrix.shape[0] > matrix.shape[1]
-    current = matrix.T if tall else matrix
-    current = current / current.norm().clamp(min=1e-7)
+    wide = matrix.T if tall else matrix
+    wide = wide / wide.norm().clamp(min=1e-7)
+    oblong = wide.shape[1] > 1.5 * wide.shape[0]
+    result = iterate_gram(wide, iterations) if oblong else iterate(wide, iterations)
+    return result.T if tall else result
+
+
+def iterate(wide: Tensor, iterations: int) -> Tensor:
+    """The iteration as it is written: X becomes P(X X') X, with P(G) = a + b G + c G G."""
+    a, b, c = COEFFICIENTS
     for _ in range(iterations):
-        gram = current @ current.T
-        current = torch.addmm(current, torch.addmm(gram, gram, gram, beta=b, alpha=c), current, beta=a)
-    return current.T if tall else current
+        gram = wide @ wide.T
+        wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
+    return wide
+
+
+def iterate_gram(wide: Tensor, iterations: int) -> Tensor:
+    """The same on the small square X X' alone, which pays for oblong matrices.
+
+    Every P is a polynomial of the first X X', so they commute: the next X X' is P (X X') P, and the
+    result is the product of all P times the first X.
+    """
+    a, b, c = COEFFICIENTS
+    gram = wide @ wide.T
+    product: Tensor | None = None
+    for remaining in reversed(range(iterations)):
+        polynomial = torch.addmm(gram, gram, gram, beta=b, alpha=c)
+        polynomial.diagonal().add_(a)
+        product = polynomial if product is None else polynomial @ product
+        if remaining:
+            gram = polynomial @ gram @ polynomial
+    return wide if product is None else product @ wide

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from eagleray.training.muon import Muon, orthogonalise, share_out
+from eagleray.training.muon import Muon, iterate, iterate_gram, orthogonalise, share_out
 
 
 @pytest.mark.parametrize("shape", [(12, 30), (30, 12), (16, 16)])
@@ -33,6 +33,15 @@ def test_the_direction_has_the_singular_vectors_of_the_momentum_and_even_singula
     inner = left.T @ orthogonalise(matrix, 5) @ right
     assert float((inner - torch.diag(inner.diagonal())).abs().max()) < 1e-4
     assert 0.6 < float(inner.diagonal().min()) <= float(inner.diagonal().max()) < 1.3
+
+
+@pytest.mark.parametrize("iterations", [1, 3, 5])
+def test_iterating_on_the_gram_matrix_equals_the_plain_iteration(iterations: int) -> None:
+    torch.manual_seed(0)
+    wide = torch.randn(30, 80) @ torch.diag(torch.logspace(0, -3, 80))
+    wide /= wide.norm()
+    plain = iterate(wide, iterations)
+    torch.testing.assert_close(iterate_gram(wide, iterations), plain, atol=1e-4, rtol=1e-3)
 
 
 def test_the_scale_of_a_gradient_does_not_matter() -> None:
