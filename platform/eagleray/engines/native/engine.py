@@ -58,6 +58,7 @@ class NativeEngine:
         Raises:
             EngineError: A prompt is empty, leaves no room in the context window or holds an unknown id, a
                 request asks for no token, or the drafter cannot draft that deep.
+            ConfigError: The target slides its attention over less than the longest sequence.
         """
         stopwatch = Stopwatch()
         self._check(requests, draft, capture_layers)

@@ -1,6 +1,7 @@
 """A tiny random target, its plain greedy answers, and drafters made by hand from them."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,8 @@ CONTEXT_TOKENS = 64
 
 
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, TargetDecoder]:
-    """The model of transformers and our decoder of the same weights."""
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """A model of transformers, and the folder it was saved to."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -36,12 +37,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, TargetDec
     model = LlamaForCausalLM(config).eval()
     folder = tmp_path_factory.mktemp("tiny")
     model.save_pretrained(folder)
-    return model, TargetDecoder.load(folder, torch.float32)
+    return model, folder
 
 
 @pytest.fixture(scope="session")
-def decoder(tiny_model: tuple[Any, TargetDecoder]) -> TargetDecoder:
-    return tiny_model[1]
+def decoder(tiny_model: tuple[Any, Path]) -> TargetDecoder:
+    return TargetDecoder.load(tiny_model[1], torch.float32)
 
 
 @pytest.fixture(scope="session")

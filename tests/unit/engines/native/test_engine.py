@@ -5,8 +5,11 @@ import torch
 
 from eagleray.drafters.base import NO_DRAFT, DraftSession, DraftSource
 from eagleray.engines.base import DraftSetting, GenerationRequest
+from eagleray.engines.native.config import NativeEngineConfig
+from eagleray.engines.native.engine import NativeEngine
 from eagleray.errors import EngineError
 from eagleray.speculation.acceptance import summarize
+from eagleray.targets.decoder import TargetDecoder
 
 CONTEXT_TOKENS = 64
 PROMPT_LENGTHS = [5, 1, 9, 3, 12, 7, 2, 20, 4, 6]
@@ -214,6 +217,21 @@ def test_captured_features_are_those_of_the_finished_sequence(
         features_BTLD, final_BTD = decoder.capture(torch.tensor([ids]), torch.tensor([len(ids)]), (0, 3))
         torch.testing.assert_close(generation.captured.features_TLD, features_BTLD[0], atol=1e-4, rtol=0)
         torch.testing.assert_close(generation.captured.final_TD, final_BTD[0], atol=1e-4, rtol=0)
+
+
+def test_a_batch_invariant_decoder_computes_the_same_bits_with_and_without_a_drafter(
+    tiny_model, requests, scripts, scripted
+):
+    _, folder = tiny_model
+    decoder = TargetDecoder.load(folder, torch.float32, batch_invariant=True)
+    finals = []
+    for batch_size, draft in ((1, None), (8, None), (3, DraftSetting(source=scripted(scripts), depth=4))):
+        engine = NativeEngine(decoder, NativeEngineConfig(max_batch_size=batch_size))
+        run = engine.generate(requests, draft=draft, capture_layers=())
+        finals.append([generation.captured.final_TD for generation in run.generations])
+    for alone_TD, together_TD, drafted_TD in zip(*finals, strict=True):
+        assert torch.equal(alone_TD, together_TD)
+        assert torch.equal(alone_TD, drafted_TD)
 
 
 def test_features_end_where_a_stop_token_cut_the_draft(make_engine, requests, plain, scripts, scripted):
