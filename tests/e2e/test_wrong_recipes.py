@@ -17,7 +17,7 @@ WRONG = {
     "feature layer 99": (
         ["drafters.eagle3.drafter.target_layer_ids=[1, 14, 99]"],
         2,
-        ["99", "30 layers", "drafters.eagle3.drafter.target_layer_ids"],
+        ["99", "from 0 to 29", "drafters.eagle3.drafter.target_layer_ids"],
     ),
     "max length below the prompts": (
         ["drafters.dflash.training.max_length=16"],
