@@ -22,7 +22,7 @@ INTERRUPTED_EXIT_CODE = 130
 
 
 def run(job: Callable[[ProgressListener, Console], None]) -> None:
-    """Run a job's main with progress; turn errors that a person can mend into a paragraph and an exit code."""
+    """Run a job with progress; an error that a person can mend becomes a paragraph and an exit code."""
     # A log has no width of its own; 80 columns would cut the tables.
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else LOG_WIDTH)
     try:

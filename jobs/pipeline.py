@@ -9,7 +9,6 @@ import typer
 from jobs.options import OverridesArgument, RecipeOption, RedoOption
 from jobs.runner import run_recipe
 
-
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 

@@ -1,4 +1,4 @@
-"""What all recipe jobs do: read, check on paper, connect, run the stages asked for, say where the result is."""
+"""What all recipe jobs do: read, check on paper, connect, run the stages, say where the result is."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +41,8 @@ def _run(
     chosen = [stage for stage in stages if not only or stage.name.startswith(only)]
     if not chosen:
         raise ConfigError(
-            f"No stage matches {', '.join(only)}; this recipe has {', '.join(stage.name for stage in stages)}."
+            f"No stage matches {', '.join(only)}; "
+            f"this recipe has {', '.join(stage.name for stage in stages)}."
         )
     out.print(f"run folder {run.folder.path}")
     with ray_session(min_cpus(recipe)):

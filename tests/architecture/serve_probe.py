@@ -2,8 +2,9 @@
 
 import platform
 
-import eagleray  # noqa: F401 - proves that both can be imported together
 from ray import serve
+
+import eagleray  # noqa: F401 - proves that both can be imported together
 
 
 @serve.deployment(num_replicas=1, ray_actor_options={"num_cpus": 0})

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from eagleray.recipe.loading import load_recipe
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eagleray.corpus.dataset import read_dataset
-
 from tests.e2e.conftest import TINY, Job
 
 DEMO = ("jobs.pipeline", "--recipe", "configs/demo.yaml", *TINY)

@@ -1,6 +1,7 @@
 import pickle
 
 import pytest
+
 from eagleray import errors
 from eagleray.errors import EagleRayError
 

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from eagleray.errors import ConfigError
 from eagleray.settings import Settings, apply_overrides, fingerprint, read_yaml, validate
 

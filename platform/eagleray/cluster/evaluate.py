@@ -52,7 +52,6 @@ class EvaluationWork(Settings):
     evaluation: EvaluationConfig
 
 
-@ray.remote
 class EvaluationActor:
     """Gives one `Bench` a process."""
 
@@ -77,6 +76,7 @@ class EvaluationActor:
                 workers=evaluation.workers,
                 engine=work.engine.name,
                 engine_version=engine_version(work.engine),
+                engine_settings=work.engine.model_dump(mode="json", exclude={"name"}),
                 dtype=work.target.dtype,
                 target_hash=work.target_hash,
                 drafter_hashes=work.drafter_hashes,
@@ -110,10 +110,9 @@ def measure_all(
     meter = ProgressMeter("evaluate", len(units), "measurements", listener, len(units) - len(missing))
     peak = 0
     if missing:
+        options = {"num_cpus": 1, "max_restarts": MAX_RESTARTS, "max_task_retries": -1}
         actors = [
-            EvaluationActor.options(num_cpus=1, max_restarts=MAX_RESTARTS, max_task_retries=-1).remote(
-                work, prompts
-            )
+            ray.remote(EvaluationActor).options(**options).remote(work, prompts)
             for _ in range(min(work.evaluation.workers, len(missing)))
         ]
         try:
@@ -124,8 +123,9 @@ def measure_all(
                 meter.advance(1, record.unit.name)
         except RayActorError as error:
             raise ClusterError(
-                f"A measuring process died {MAX_RESTARTS + 1} times: {error}. What was measured is kept in {folder}; "
-                "check memory (evaluation.batch_size, evaluation.workers), then start the same command again."
+                f"A measuring process died {MAX_RESTARTS + 1} times: {error}. What was measured is kept "
+                f"in {folder}; check memory (evaluation.batch_size, evaluation.workers), then start the "
+                "same command again."
             ) from error
     return peak
 

@@ -15,8 +15,7 @@ import ray
 import ray.train
 import torch
 import torch.distributed as dist
-from ray.train import FailureConfig, RunConfig, ScalingConfig
-from ray.train import TrainingFailedError
+from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -25,7 +24,7 @@ from eagleray.cluster.context import RunContext
 from eagleray.cluster.stage import StageOutcome
 from eagleray.corpus.dataset import read_dataset
 from eagleray.corpus.files import write_json_atomically
-from eagleray.drafters.catalog import build_drafter
+from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.folder import drafter_hash, export_drafter
 from eagleray.errors import ClusterError
 from eagleray.monitoring.memory import peak_rss_bytes
@@ -104,7 +103,9 @@ def train_worker(config: dict[str, Any]) -> None:
         read_dataset(work.dataset)[1], heads.geometry, work.training.max_length, "training.max_length"
     )
     torch.manual_seed(work.training.seed)
-    drafter = build_drafter(work.drafter, heads, supervised_counts(samples, heads.geometry.vocab_size))
+    drafter = build_trainable_drafter(
+        work.drafter, heads, supervised_counts(samples, heads.geometry.vocab_size)
+    )
     drafter.to(device)
     context = ray.train.get_context()
     first = context.get_world_rank() == 0
@@ -220,8 +221,8 @@ def fit(work: TrainWork, label: str, listener: ProgressListener) -> None:
             trainer.fit()
         except TrainingFailedError as error:
             raise ClusterError(
-                f"Training {label} failed {MAX_FAILURES + 1} times: {error}. Checkpoints in {work.run} are kept; "
-                "mend the cause and start the same command again."
+                f"Training {label} failed {MAX_FAILURES + 1} times: {error}. Checkpoints in {work.run} "
+                "are kept; mend the cause and start the same command again."
             ) from error
 
 

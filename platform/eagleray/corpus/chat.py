@@ -18,7 +18,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jin
 
 
 class RenderError(DataError):
-    """A chat template cannot show these turns. The message is the reason alone: it goes into reject tables."""
+    """A chat template cannot show these turns. The message is the reason alone, for reject tables."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,8 +17,9 @@ def read_dataset(folder: Path) -> tuple[Manifest, list[Sample]]:
     manifest = read_manifest(folder)
     if not manifest.complete:
         raise DataError(
-            f"The dataset in {folder} is unfinished: {len(manifest.shards)} of {manifest.planned_shards} shards. "
-            "Run the distil job of this recipe again; it makes only what is missing."
+            f"The dataset in {folder} is unfinished: {len(manifest.shards)} of "
+            f"{manifest.planned_shards} shards. Run the distil job of this recipe again; "
+            "it makes only what is missing."
         )
     samples = [
         sample for index in sorted(manifest.shards) for sample in read_shard(folder, manifest.shards[index])

@@ -78,9 +78,7 @@ class Manifest(Settings):
             "size_bytes": sum(shard.size_bytes for shard in shards),
         }
 
-    def with_shard(
-        self, index: int, record: ShardRecord, rejected: tuple[Reject, ...]
-    ) -> "Manifest":
+    def with_shard(self, index: int, record: ShardRecord, rejected: tuple[Reject, ...]) -> "Manifest":
         """The manifest after publishing one shard."""
         return self.model_copy(
             update={"shards": {**self.shards, index: record}, "rejects": {**self.rejects, index: rejected}}

@@ -58,7 +58,9 @@ def read_shard(folder: Path, record: ShardRecord) -> list[Sample]:
         raise DataError(f"Shard {path} is in the manifest but not on disk. {_REDO}")
     seen = file_sha256(path)
     if seen != record.sha256:
-        raise DataError(f"Shard {path} has SHA-256 {seen[:16]}, the manifest says {record.sha256[:16]}. {_REDO}")
+        raise DataError(
+            f"Shard {path} has SHA-256 {seen[:16]}, the manifest says {record.sha256[:16]}. {_REDO}"
+        )
     table = pq.read_table(path)
     if table.schema.names != SHARD_SCHEMA.names:
         raise DataError(

@@ -127,7 +127,7 @@ class TrainableDrafter(nn.Module, DraftSource):
 
     @abstractmethod
     def export_profile(self) -> dict[str, Any]:
-        """What a reader must know and `config.json` does not say: algorithm, settings, anchor and id conventions."""
+        """What `config.json` does not say: algorithm, settings, anchor and id conventions."""
 
     @abstractmethod
     def export_tensors(self) -> dict[str, Tensor]:

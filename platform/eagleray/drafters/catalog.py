@@ -117,3 +117,19 @@ def build_drafter(
         ConfigError: Unknown drafter, or settings that do not fit the target.
     """
     return resolve(config.name).build(config, heads, counts_V)
+
+
+def build_trainable_drafter(
+    config: DrafterConfig, heads: "FrozenHeads", counts_V: "Tensor | None" = None
+) -> "TrainableDrafter":
+    """Make a fresh drafter that has weights to train; see `build_drafter`.
+
+    Raises:
+        ConfigError: The drafter is training-free.
+    """
+    from eagleray.drafters.base import TrainableDrafter
+
+    drafter = build_drafter(config, heads, counts_V)
+    if not isinstance(drafter, TrainableDrafter):
+        raise ConfigError(f"Drafter {config.name!r} has nothing to train. List it under `baselines`.")
+    return drafter

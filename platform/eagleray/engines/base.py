@@ -98,7 +98,7 @@ class Engine(Protocol):
 
         Args:
             draft: Speculate with this drafter; None is plain decoding. The ids are the same either way.
-            capture_layers: Also return features of these layers (outputs, 0-based) and the final hidden state.
+            capture_layers: Also return features of these layers (outputs, 0-based) and the final state.
             on_progress: Called after each cycle with the number of tokens it delivered.
 
         Raises:

@@ -21,7 +21,8 @@ def build_engine(config: NativeEngineConfig, target_folder: Path, dtype: str) ->
     from eagleray.engines.native.engine import NativeEngine
     from eagleray.targets.decoder import TargetDecoder
 
-    return NativeEngine(TargetDecoder.load(target_folder, getattr(torch, dtype)), config)
+    decoder = TargetDecoder.load(target_folder, getattr(torch, dtype), batch_invariant=config.batch_invariant)
+    return NativeEngine(decoder, config)
 
 
 def engine_version(config: NativeEngineConfig) -> str:

@@ -4,6 +4,7 @@ import os
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -33,6 +34,8 @@ class Regime(Settings):
     """Processes that measured at the same time on the machine."""
     engine: str
     engine_version: str
+    engine_settings: dict[str, Any]
+    """What the engine was configured with."""
     dtype: str
     target_hash: str
     drafter_hashes: dict[str, str]

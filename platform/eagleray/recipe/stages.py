@@ -61,7 +61,9 @@ def read_stage(folder: Path, stage: str) -> StageRecord:
         record = StageRecord.model_validate_json(path.read_text(encoding="utf-8"))
         if record.complete:
             return record
-    raise DataError(f"Stage {stage} of this run is not complete (no finished record in {path}). Run it first.")
+    raise DataError(
+        f"Stage {stage} of this run is not complete (no finished record in {path}). Run it first."
+    )
 
 
 def save_stage(folder: Path, record: StageRecord) -> None:

@@ -8,7 +8,9 @@ yields is not counted, and tokens cut by a stop or a limit are not counted. Plai
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-DEFINITION = "tokens delivered per target verification, bonus token included, prefill excluded, pooled over cycles"
+DEFINITION = (
+    "tokens delivered per target verification, bonus token included, prefill excluded, pooled over cycles"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class AcceptanceSummary:
     acceptance_length: float
     """tau; 1.0 = the drafter never helps. 0.0 when there was no cycle."""
     acceptance_rate_by_slot: tuple[float, ...]
-    """Slot k (0-based): share of the cycles whose slots before k were all accepted in which slot k was too."""
+    """Slot k (0-based): of the cycles whose slots before k were all accepted, the share where k was too."""
 
 
 def summarize(cycles: Iterable[Cycle]) -> AcceptanceSummary:

@@ -111,7 +111,12 @@ def _convert(gguf: Path, folder: Path) -> None:
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     _verify(original.eval(), folder)
-    record = {"package": PACKAGE, "version": PACKAGE_VERSION, "conversion": CONVERSION, "license": "Apache-2.0"}
+    record = {
+        "package": PACKAGE,
+        "version": PACKAGE_VERSION,
+        "conversion": CONVERSION,
+        "license": "Apache-2.0",
+    }
     (folder / "conversion.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
@@ -123,7 +128,9 @@ def _verify(original: Any, folder: Path) -> None:
     for text, expected_pieces in KNOWN_PIECES.items():
         pieces = tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids)
         if pieces != expected_pieces:
-            raise NumericsError(f"Converted tokenizer splits {text!r} into {pieces}; expected {expected_pieces}.")
+            raise NumericsError(
+                f"Converted tokenizer splits {text!r} into {pieces}; expected {expected_pieces}."
+            )
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     for question, expected in KNOWN_ANSWERS.items():
         ids = tokenizer.apply_chat_template(
@@ -136,7 +143,11 @@ def _verify(original: Any, folder: Path) -> None:
             gap = (model(ids).logits - original(ids).logits).abs().max().item()
             emitted = model.generate(ids, max_new_tokens=16, do_sample=False)[0, ids.shape[1] :]
         if gap != 0.0:
-            raise NumericsError(f"Converted target differs from the GGUF file: largest logit gap {gap}, expected 0.")
+            raise NumericsError(
+                f"Converted target differs from the GGUF file: largest logit gap {gap}, expected 0."
+            )
         answer = tokenizer.decode(emitted, skip_special_tokens=True)
         if answer != expected:
-            raise NumericsError(f"Converted target answered {answer!r} to {question!r}; expected {expected!r}.")
+            raise NumericsError(
+                f"Converted target answered {answer!r} to {question!r}; expected {expected!r}."
+            )

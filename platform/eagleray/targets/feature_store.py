@@ -63,7 +63,8 @@ class FeatureStore:
                     )
                 if metadata.get("tokens") != str(tokens):
                     raise DataError(
-                        f"Features of sample {sample_id} cover {metadata.get('tokens')} positions; expected {tokens}. {remedy}"
+                        f"Features of sample {sample_id} cover {metadata.get('tokens')} positions; "
+                        f"expected {tokens}. {remedy}"
                     )
                 return stream.get_tensor("features").float(), stream.get_tensor("final").float()
         except FileNotFoundError:

@@ -27,7 +27,8 @@ def resolve_target(config: TargetConfig) -> Path:
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise ArtifactError(
             f"Target {config.model!r} is neither a folder here nor a model that the hub gave "
-            f"({type(error).__name__}). Set target.model to an existing folder, a reachable hub name, or `embedded`."
+            f"({type(error).__name__}). Set target.model to an existing folder, a reachable hub name, "
+            "or `embedded`."
         ) from None
 
 

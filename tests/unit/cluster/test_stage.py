@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from eagleray.cluster.stage import Stage, StageOutcome, discard_stages, run_stage
 from eagleray.errors import ConfigError, DataError
 

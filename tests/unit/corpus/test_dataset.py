@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from eagleray.corpus.dataset import read_dataset
 from eagleray.corpus.manifest import ContentKey, Manifest, read_manifest, require_key, write_manifest
 from eagleray.corpus.sample import Sample

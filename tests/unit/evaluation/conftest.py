@@ -107,6 +107,7 @@ def make_regime(**changes: Any) -> Regime:
             "workers": 1,
             "engine": "pretend",
             "engine_version": "0",
+            "engine_settings": {},
             "dtype": "float32",
             "target_hash": "t",
             "drafter_hashes": {"good": "g", "bad": "b"},

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+
 from eagleray.errors import DataError
 from eagleray.recipe.stages import begin_stage, forget_stage, save_stage
 

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from eagleray.errors import DataError
 from eagleray.targets.feature_store import FeatureStore
 

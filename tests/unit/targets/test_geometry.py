@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from eagleray.errors import ArtifactError
 from eagleray.targets.geometry import TargetGeometry
 

@@ -26,3 +26,7 @@ class NativeEngineConfig(Settings):
     threads: int | None = Field(default=None, ge=1)
     """CPU threads of torch in this process. None leaves them as they are; one thread per process and several
     processes is the robust choice on a shared machine."""
+
+    batch_invariant: bool = False
+    """Give a row the same bits alone and in a verification, so that drafted answers equal plain ones with
+    certainty. False is faster at batch 1; answers can then differ where two logits tie to rounding."""
