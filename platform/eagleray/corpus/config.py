@@ -1,6 +1,5 @@
-"""Where prompts come from: the sections `prompts.train` and `prompts.held_out` of a recipe."""
+"""Where prompts come from, how the target is addressed, and which parts of its answers are learnt."""
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
@@ -41,23 +40,27 @@ class MtBenchSource(Settings):
     """Questions to take, in file order, round-robin over the categories."""
 
 
-class JsonlSource(Settings):
-    """A file of real prompts, one JSON object a line: chat rows under `messages`, or text under `prompt`."""
+class FileSource(Settings):
+    """Files of real prompts: chat rows (`messages`, `conversations`), texts under `prompt`, or serving logs.
 
-    kind: Literal["jsonl"] = "jsonl"
+    JSON Lines, JSON arrays and Parquet, also compressed; the layout is told row by row.
+    """
+
+    kind: Literal["files"] = "files"
     """Which member of the union this is."""
 
-    path: Path
-    """The file. Relative paths start at the working directory of the job."""
+    path: str
+    """A file, a glob (`logs/**/*.jsonl.gz`) or a storage address (`s3://bucket/prompts/*.parquet`).
+    Relative paths start at the working directory of the job."""
 
     category: str = "prompts"
-    """Family under which the report counts these prompts."""
+    """Family under which the report counts prompts whose row names none."""
 
     count: PositiveInt | None = None
-    """Prompts to take from the top of the file. None takes all."""
+    """Prompts to take, from the first row on. None takes all."""
 
 
-PromptSource = Annotated[FamilySource | MtBenchSource | JsonlSource, Field(discriminator="kind")]
+PromptSource = Annotated[FamilySource | MtBenchSource | FileSource, Field(discriminator="kind")]
 
 
 class PromptsConfig(Settings):
@@ -68,3 +71,21 @@ class PromptsConfig(Settings):
 
     held_out: tuple[PromptSource, ...] = Field(min_length=1)
     """Prompts that judge the drafter. None of them may occur in `train`."""
+
+    duplicates: Literal["drop", "keep"] = "drop"
+    """What to do with a prompt that came before (case, width and spacing aside). Both ways they are
+    counted; `drop` puts them into the reject table, `keep` distils them again."""
+
+    template_arguments: dict[str, bool | int | float | str] = {}
+    """Arguments of the chat template, what servers take as `chat_template_kwargs`: the same for
+    distilling and judging, e.g. `{enable_thinking: false}`."""
+
+
+class SupervisionConfig(Settings):
+    """Which parts of a conversation a drafter learns. The end of a turn is always learnt with it."""
+
+    turns: Literal["all", "last"] = "all"
+    """`all` learns every assistant turn, `last` only the one that ends the conversation."""
+
+    thinking: bool = True
+    """Learn thoughts (`<think>...</think>`) too. A served target emits them, so its drafter drafts them."""

@@ -1,10 +1,33 @@
-"""One prompt: the chat turns that the target is asked to continue, and where they come from."""
+"""One prompt: the chat turns that the target is asked to continue, and where they come from.
+
+A prompt may carry the answer that its row came with. Regenerating drops it; keeping it records that
+the target did not say it.
+"""
 
 import hashlib
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Literal
+
+AnswerOrigin = Literal["target", "given"]
+"""Who wrote an answer: the target while distilling, or whoever filled the input row (off-policy)."""
+
+FinishReason = Literal["stop", "length"]
+
+ASSISTANT = "assistant"
+"""Role of the turns that the target writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that an assistant turn asks for."""
+
+    name: str
+    arguments: str
+    """JSON text, also where the row held an object."""
+    call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +36,12 @@ class Message:
 
     role: str
     content: str
+    reasoning: str = ""
+    """Thoughts that the row kept in a field of their own. Thoughts inside `content` stay there."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    name: str = ""
+    tool_call_id: str = ""
+    """Which call a tool turn answers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,21 +54,40 @@ class Prompt:
     source: str
     """Where the text comes from, precise enough to find it again."""
     licence: str
+    tools: str = ""
+    """JSON list of the tools on offer; empty for none."""
+    given: tuple[Message, ...] = ()
+    """Assistant turns that followed in the row: its own answer."""
+    given_finish_reason: FinishReason = "stop"
+    """`length` when the given answer was cut at a token limit."""
+    repeat: int = 0
+    """Prompts of the same content key drawn before this one; above 0 only where duplicates are kept."""
 
     @property
     def prompt_id(self) -> str:
-        """Hash of the turns alone, so the same prompt has the same id whatever file it came from."""
-        return _digest([(message.role, message.content) for message in self.messages])
+        """Hash of what the target is asked, so a prompt has one id whatever file it came from."""
+        return _digest(self._spelled(self.messages))
+
+    @property
+    def conversation_id(self) -> str:
+        """Hash of what the target is asked and the given answer."""
+        return _digest(
+            [*self._spelled(self.messages + self.given), len(self.given), self.given_finish_reason]
+        )
 
     @property
     def content_key(self) -> str:
         """Hash of the turns without case, width and spacing: prompts with one key are the same prompt."""
-        return _digest([(message.role, normalise(message.content)) for message in self.messages])
+        return _digest([_spell(message, normalise(message.content)) for message in self.messages])
+
+    def _spelled(self, messages: Iterable[Message]) -> list[Any]:
+        extras = [extra for extra in (self.tools, self.repeat) if extra]
+        return [*(_spell(message, message.content) for message in messages), *extras]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reject:
-    """A row that gave no prompt, and why."""
+    """A row that gave no prompt or no sample, and why."""
 
     origin: str
     """File and line, or the prompt's id."""
@@ -56,5 +104,11 @@ def normalise(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def _digest(turns: Sequence[tuple[str, str]]) -> str:
+def _spell(message: Message, content: str) -> list[Any]:
+    calls = [[call.name, call.arguments] for call in message.tool_calls]
+    extras = [extra for extra in (message.reasoning, calls, message.name) if extra]
+    return [message.role, content, *extras]
+
+
+def _digest(turns: list[Any]) -> str:
     return hashlib.sha256(json.dumps(turns).encode()).hexdigest()[:16]

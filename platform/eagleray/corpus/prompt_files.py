@@ -1,54 +1,49 @@
-"""Prompt files: JSON Lines in and out.
+"""Prompt files in and out: whatever people have, as a stream of prompts and rejects.
 
-Reading is strict row by row and patient file by file: a row that cannot be a prompt becomes a
-reject that names its line, and good rows plus rejects always equal the rows of the file.
+Reading is strict row by row and patient file by file: a row that cannot be a prompt becomes a reject
+that names its place, and prompts plus rejects always equal the rows that were read.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from eagleray.corpus.files import write_text_atomically
-from eagleray.corpus.prompt import Message, Prompt, Reject
+from eagleray.corpus.inputs.base import BadRow, Row, RowError
+from eagleray.corpus.inputs.catalog import container_of, form_of
+from eagleray.corpus.inputs.opening import container_suffix, expand, open_rows
+from eagleray.corpus.prompt import ASSISTANT, Message, Prompt, Reject
 from eagleray.errors import DataError
 
-MADE_BY_THE_TARGET = "assistant"
 
-
-def read_prompts(path: Path, category: str, licence: str) -> tuple[list[Prompt], list[Reject]]:
-    """Read a file of prompts. Blank lines are not rows; a repeated prompt is a reject.
+def read_prompts(path: str | Path, category: str, licence: str) -> Iterator[Prompt | Reject]:
+    """Stream the prompts of all files that a path or glob names, in the order of their names.
 
     Args:
         category: Family of rows that do not name their own.
         licence: Licence of rows that do not name their own.
 
     Raises:
-        DataError: The file is missing or unreadable, or not one of its rows is a prompt.
+        DataError: A file is missing or damaged, or not one row of all files is a prompt.
     """
-    prompts: list[Prompt] = []
-    rejects: list[Reject] = []
-    first_line_of: dict[str, int] = {}
-    for number, line in enumerate(_read_bytes(path).removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        origin = f"{path}:{number}"
-        parsed = _parse_row(line, origin, category, licence)
-        if isinstance(parsed, Prompt):
-            first = first_line_of.setdefault(parsed.content_key, number)
-            if first == number:
-                prompts.append(parsed)
-                continue
-            parsed = f"same prompt as line {first}"
-        rejects.append(Reject(origin=origin, reason=parsed))
-    if not prompts:
-        first_reason = f"; first reason: {rejects[0].origin}: {rejects[0].reason}" if rejects else ""
+    found, first_reject = False, None
+    for file in expand(str(path)):
+        for number, row in _read_rows(file):
+            origin = f"{file}:{number}"
+            try:
+                item: Prompt | Reject = _to_prompt(row, origin, category, licence)
+                found = True
+            except RowError as error:
+                item = Reject(origin=origin, reason=str(error))
+                first_reject = first_reject or item
+            yield item
+    if not found:
+        why = f"; first reason: {first_reject.origin}: {first_reject.reason}" if first_reject else ""
         raise DataError(
-            f"Prompts file {path} has {len(rejects)} rows and none is a prompt{first_reason}. "
-            'Each line must be an object like {"messages": [{"role": "user", "content": "..."}]} '
-            'or {"prompt": "..."}.'
+            f"Not one row of {path} is a prompt{why}. Each row must be an object like "
+            '{"messages": [{"role": "user", "content": "..."}]} or {"prompt": "..."}.'
         )
-    return prompts, rejects
 
 
 def write_prompts(path: Path, prompts: Iterable[Prompt]) -> None:
@@ -57,91 +52,100 @@ def write_prompts(path: Path, prompts: Iterable[Prompt]) -> None:
     write_text_atomically(path, text)
 
 
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"Prompts file {path} cannot be read ({error.strerror}; looked in {Path.cwd()}). "
-            "Set the `path` of this prompts source to a JSONL file."
-        ) from None
+def write_rejects(path: Path, rejects: Iterable[Reject]) -> None:
+    """Write the reject table: one JSON object a line, with `origin` and `reason`."""
+    rows = ({"origin": reject.origin, "reason": reject.reason} for reject in rejects)
+    write_text_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def _parse_row(line: bytes, origin: str, category: str, licence: str) -> Prompt | str:
-    """Return the prompt of a line, or the reason why it holds none."""
-    try:
-        row = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        return f"not UTF-8 (byte {error.start})"
-    except (ValueError, RecursionError) as error:
-        return f"not JSON: {error}"
-    if not isinstance(row, dict):
-        return f"a JSON {type(row).__name__}, expected an object"
-    messages = _messages_of(row)
-    if isinstance(messages, str):
-        return messages
+def _read_rows(file: str) -> Iterator[tuple[int, Row | BadRow]]:
+    container = container_of(container_suffix(file), file)
+    with open_rows(file, seekable=container.seekable) as stream:
+        try:
+            yield from container.rows(stream)
+        except RowError:
+            raise
+        except DataError as error:
+            raise DataError(f"Prompts file {file}: {error}. Repair or remove it.") from None
+
+
+def _to_prompt(row: Row | BadRow, origin: str, category: str, licence: str) -> Prompt:
+    if isinstance(row, BadRow):
+        raise RowError(row.reason)
+    conversation = form_of(row).read(row)
+    asked, given = _split(conversation.messages)
     labels = {"category": category, "source": origin, "licence": licence}
     for name in labels:
-        if name in row:
-            if not isinstance(row[name], str):
-                return f"`{name}` is {row[name]!r}, expected text"
-            labels[name] = row[name]
-    if not _is_unicode(
-        [*labels.values(), *(text for turn in messages for text in (turn.role, turn.content))]
-    ):
-        return "holds a lone surrogate, which no file or tokenizer can store"
-    return Prompt(messages=messages, **labels)
+        value = row.get(name)
+        if value is not None:
+            if not isinstance(value, str):
+                raise RowError(f"`{name}` is {value!r}, expected text")
+            labels[name] = value
+    prompt = Prompt(
+        messages=asked,
+        given=given,
+        given_finish_reason=conversation.finish_reason,
+        tools=conversation.tools,
+        category=labels["category"],
+        source=labels["source"],
+        licence=labels["licence"],
+    )
+    _require_storable(prompt)
+    return prompt
 
 
-def _messages_of(row: dict[str, Any]) -> tuple[Message, ...] | str:
-    if ("messages" in row) == ("prompt" in row):
-        return f"needs exactly one of `messages` and `prompt`; its keys are {sorted(row)}"
-    raw = row["messages"] if "messages" in row else [{"role": "user", "content": row["prompt"]}]
-    if not isinstance(raw, list):
-        return f"`messages` is {type(raw).__name__}, expected a list"
-    messages: list[Message] = []
-    for index, turn in enumerate(raw):
-        message = _message_of(turn)
-        if isinstance(message, str):
-            return f"messages[{index}] {message}"
-        messages.append(message)
-    # A final assistant turn is somebody's answer; the target writes its own.
-    while messages and messages[-1].role == MADE_BY_THE_TARGET:
-        messages.pop()
-    if not messages or not messages[-1].content.strip():
-        return "no text to answer: the last turn before the answer is empty or missing"
-    if all(message.role == "system" for message in messages):
-        return "only system turns: nothing asks for an answer"
-    return tuple(messages)
+def _split(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    """Split a conversation into what is asked and the answer that followed."""
+    end = len(messages)
+    while end and messages[end - 1].role == ASSISTANT:
+        end -= 1
+    asked = messages[:end]
+    if not asked or not (asked[-1].content.strip() or asked[-1].role == "tool"):
+        raise RowError("no text to answer: the last turn before the answer is empty or missing")
+    if all(message.role == "system" for message in asked):
+        raise RowError("only system turns: nothing asks for an answer")
+    return asked, messages[end:]
 
 
-def _message_of(turn: Any) -> Message | str:
-    if not isinstance(turn, dict):
-        return f"is {type(turn).__name__}, expected an object with `role` and `content`"
-    role, content = turn.get("role"), turn.get("content")
-    if not isinstance(role, str) or not role:
-        return f"has the role {role!r}, expected text such as 'user'"
-    if turn.get("tool_calls"):
-        return "has tool_calls, which a prompt cannot carry: put what was called into the text"
-    if content is not None and not isinstance(content, str):
-        return f"has content of type {type(content).__name__}, expected text or null"
-    return Message(role, content or "")
-
-
-def _is_unicode(texts: Iterable[str]) -> bool:
+def _require_storable(prompt: Prompt) -> None:
+    texts = [prompt.category, prompt.source, prompt.licence, prompt.tools]
+    for message in prompt.messages + prompt.given:
+        texts += [message.role, message.content, message.reasoning, message.name, message.tool_call_id]
+        texts += [text for call in message.tool_calls for text in (call.name, call.arguments, call.call_id)]
     try:
-        for text in texts:
-            text.encode("utf-8")
+        "".join(texts).encode("utf-8")
     except UnicodeEncodeError:
-        return False
-    return True
+        raise RowError("holds a lone surrogate, which no file or tokenizer can store") from None
 
 
 def _to_row(prompt: Prompt) -> dict[str, Any]:
+    optional = {
+        "tools": json.loads(prompt.tools) if prompt.tools else None,
+        "finish_reason": prompt.given_finish_reason if prompt.given_finish_reason != "stop" else None,
+    }
     return {
         "prompt_id": prompt.prompt_id,
-        "messages": [{"role": turn.role, "content": turn.content} for turn in prompt.messages],
+        "messages": [_to_turn(message) for message in prompt.messages + prompt.given],
         "category": prompt.category,
         "source": prompt.source,
         "licence": prompt.licence,
+        **{key: value for key, value in optional.items() if value is not None},
+    }
+
+
+def _to_turn(message: Message) -> dict[str, Any]:
+    calls = [
+        {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        for call in message.tool_calls
+    ]
+    optional = {
+        "reasoning_content": message.reasoning,
+        "tool_calls": calls,
+        "name": message.name,
+        "tool_call_id": message.tool_call_id,
+    }
+    return {
+        "role": message.role,
+        "content": message.content,
+        **{key: value for key, value in optional.items() if value},
     }

@@ -1,10 +1,12 @@
 """From the prompts section of a recipe to two lists of prompts that share nothing."""
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from eagleray.corpus.config import FamilySource, JsonlSource, MtBenchSource, PromptsConfig
+from eagleray.corpus.config import FamilySource, FileSource, MtBenchSource, PromptsConfig
 from eagleray.corpus.families.catalog import family_prompts
 from eagleray.corpus.families.sources import SOURCES
 from eagleray.corpus.mt_bench import mt_bench_prompts
@@ -20,7 +22,9 @@ class PromptSets:
     train: tuple[Prompt, ...]
     held_out: tuple[Prompt, ...]
     rejects: tuple[Reject, ...]
-    """Rows of prompt files that gave no prompt."""
+    """Rows of prompt files that gave no prompt, and prompts dropped as duplicates."""
+    duplicates: int
+    """Prompts that came before in their list, dropped or kept."""
 
 
 def build_prompts(config: PromptsConfig) -> PromptSets:
@@ -32,10 +36,10 @@ def build_prompts(config: PromptsConfig) -> PromptSets:
     Raises:
         DataError: A source is missing or too small, or a training prompt is also held out.
     """
-    rejects: list[Reject] = []
-    held_out = _draw(config.held_out, set(), rejects)
+    held_out_draw, train_draw = _Draw(config.duplicates == "keep"), _Draw(config.duplicates == "keep")
+    held_out = held_out_draw.prompts(config.held_out, set())
     held_out_keys = {prompt.content_key: prompt for prompt in held_out}
-    train = _draw(config.train, set(held_out_keys), rejects)
+    train = train_draw.prompts(config.train, set(held_out_keys))
     for prompt in train:
         if prompt.content_key in held_out_keys:
             raise DataError(
@@ -43,28 +47,62 @@ def build_prompts(config: PromptsConfig) -> PromptSets:
                 f"held out ({held_out_keys[prompt.content_key].source}), so it would judge a drafter that "
                 "has seen it. Remove it from one of prompts.train and prompts.held_out."
             )
-    return PromptSets(train=tuple(train), held_out=tuple(held_out), rejects=tuple(rejects))
+    return PromptSets(
+        train=tuple(train),
+        held_out=tuple(held_out),
+        rejects=(*held_out_draw.rejects, *train_draw.rejects),
+        duplicates=held_out_draw.duplicates + train_draw.duplicates,
+    )
 
 
-def _draw(
-    sources: Sequence[FamilySource | MtBenchSource | JsonlSource], reserved: set[str], rejects: list[Reject]
-) -> list[Prompt]:
-    """Draw each source in turn; a prompt that an earlier source gave is a reject, or skipped by a family."""
-    drawn: dict[str, Prompt] = {}
-    for source in sources:
+class _Draw:
+    """Draws sources in turn and knows every prompt it gave: an equal one is counted, then kept or dropped."""
+
+    def __init__(self, keep_duplicates: bool):
+        self.keep_duplicates = keep_duplicates
+        self.rejects: list[Reject] = []
+        self.duplicates = 0
+        self._first_source: dict[str, str] = {}
+        self._repeats: Counter[str] = Counter()
+
+    def prompts(
+        self, sources: Sequence[FamilySource | MtBenchSource | FileSource], reserved: set[str]
+    ) -> list[Prompt]:
+        """Draw every source. Families skip what is reserved or was drawn; other sources are not asked to."""
+        return [prompt for source in sources for prompt in self._from_source(source, reserved)]
+
+    def _from_source(
+        self, source: FamilySource | MtBenchSource | FileSource, reserved: set[str]
+    ) -> Iterator[Prompt]:
         if isinstance(source, FamilySource):
-            found: Iterable[Prompt] = _draw_family(source, reserved | drawn.keys())
+            found: Iterable[Prompt] = _draw_family(source, reserved | self._first_source.keys())
         elif isinstance(source, MtBenchSource):
             found = mt_bench_prompts(source)
         else:
-            prompts, bad_rows = read_prompts(source.path, source.category, SOURCES["jsonl"].licence)
-            rejects.extend(bad_rows)
-            found = prompts[: source.count]
+            found = islice(self._from_files(source), source.count)
         for prompt in found:
-            first = drawn.setdefault(prompt.content_key, prompt)
-            if first is not prompt:
-                rejects.append(Reject(origin=prompt.source, reason=f"same prompt as {first.source}"))
-    return list(drawn.values())
+            if (kept := self._once(prompt)) is not None:
+                yield kept
+
+    def _from_files(self, source: FileSource) -> Iterator[Prompt]:
+        for item in read_prompts(source.path, source.category, SOURCES["files"].licence):
+            if isinstance(item, Reject):
+                self.rejects.append(item)
+            else:
+                yield item
+
+    def _once(self, prompt: Prompt) -> Prompt | None:
+        key = prompt.content_key
+        first_source = self._first_source.setdefault(key, prompt.source)
+        self._repeats[key] += 1
+        repeat = self._repeats[key] - 1
+        if not repeat:
+            return prompt
+        self.duplicates += 1
+        if self.keep_duplicates:
+            return dataclasses.replace(prompt, repeat=repeat)
+        self.rejects.append(Reject(origin=prompt.source, reason=f"same prompt as {first_source}"))
+        return None
 
 
 def _draw_family(source: FamilySource, taken: set[str]) -> list[Prompt]:

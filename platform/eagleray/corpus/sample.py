@@ -1,17 +1,21 @@
-"""One training sequence: the ids an engine emitted, and which of them are supervised."""
+"""One training sequence: ids as the target read and wrote them, and which of them are supervised."""
 
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from eagleray.corpus.prompt import AnswerOrigin
+
 SHARD_SCHEMA = pa.schema(
     [
         pa.field("sample_id", pa.string(), nullable=False),
+        pa.field("part", pa.int32(), nullable=False),
         pa.field("input_ids", pa.list_(pa.int32()), nullable=False),
         pa.field("supervised", pa.list_(pa.list_(pa.int32(), 2)), nullable=False),
         pa.field("prompt_tokens", pa.int32(), nullable=False),
         pa.field("answer_tokens", pa.int32(), nullable=False),
         pa.field("finish_reason", pa.string(), nullable=False),
+        pa.field("answer_origin", pa.string(), nullable=False),
         pa.field("category", pa.string(), nullable=False),
         pa.field("source", pa.string(), nullable=False),
     ]
@@ -21,16 +25,23 @@ SHARD_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """A prompt and the answer the target gave, as ids."""
+    """A prompt and its answers, as ids."""
 
     sample_id: str
-    """Hash of prompt, target, template and sampling settings."""
+    """Hash of prompt, target, template and sampling settings, and of the turn it ends with."""
+    part: int = 0
+    """Rank among the samples of one prompt; a conversation that one sequence cannot hold gives several."""
     input_ids: tuple[int, ...]
     supervised: tuple[tuple[int, int], ...]
-    """Half-open index spans of the tokens the target emitted, end-of-turn token included."""
+    """Half-open index spans of the answer tokens to learn, end-of-turn token included."""
     prompt_tokens: int
+    """Tokens before the first answer."""
     answer_tokens: int
+    """Tokens of all answers, whether supervised or not."""
     finish_reason: str
+    """How the last answer ended: `stop`, or `length` where a token limit cut it."""
+    answer_origin: AnswerOrigin
+    """`target` if the target emitted the answers; `given` if the input did, which is off-policy."""
     category: str
     source: str
 

@@ -1,12 +1,23 @@
-"""How the target answers the prompts, and how the answers are cut into shards."""
+"""Who answers the prompts, what is learnt of the answers, and how they are cut into shards."""
 
-from pydantic import Field
+from typing import Literal
 
+from pydantic import Field, model_validator
+
+from eagleray.corpus.config import SupervisionConfig
 from eagleray.settings import Settings
 
 
 class DistilConfig(Settings):
     """The distil section of a recipe."""
+
+    answers: Literal["regenerate", "keep"] = "regenerate"
+    """`regenerate`: the target answers every user turn itself, its own answers being the history.
+    `keep`: the answers of the input rows are taken as they are and every sample is marked as off-policy;
+    a drafter trained on them learns to agree with whoever wrote them, not with the target."""
+
+    supervision: SupervisionConfig = SupervisionConfig()
+    """Which parts of the answers are learnt."""
 
     max_new_tokens: int = Field(default=96, ge=1)
     """Longest answer, in tokens. Answers cut here are counted and get no invented end token."""
@@ -26,3 +37,12 @@ class DistilConfig(Settings):
     capture_features: bool = True
     """Store the tapped features while generating: the target has just computed them, so they are free.
     Needs `training.features: stored` to be of use."""
+
+    @model_validator(mode="after")
+    def _kept_answers_are_not_computed(self) -> "DistilConfig":
+        if self.answers == "keep" and self.capture_features:
+            raise ValueError(
+                "answers: keep runs no target, so no features can be captured; set capture_features: false "
+                "and training.features: colocated"
+            )
+        return self

@@ -7,7 +7,7 @@ from eagleray.corpus.manifest import ContentKey
 from eagleray.corpus.prompt import Prompt
 from eagleray.settings import fingerprint
 
-ENCODER_VERSION = 1
+ENCODER_VERSION = 2
 """Part of the content key; raise it when the code that turns prompts into samples changes what it writes."""
 
 
@@ -27,8 +27,22 @@ def plan_shards(prompts: Sequence[Prompt], rows_per_shard: int) -> list[ShardJob
     ]
 
 
-def sample_id(prompt: Prompt, key: ContentKey) -> str:
-    """Stable id of the sample this prompt gives: hash of prompt, target, template and sampling."""
+def content_id(prompt: Prompt, key: ContentKey) -> str:
+    """Hash of what a prompt contributes to a dataset: with kept answers, the answers too."""
+    return prompt.conversation_id if key.answers == "keep" else prompt.prompt_id
+
+
+def sample_id(prompt: Prompt, key: ContentKey, last_turn: int) -> str:
+    """Stable id of a sample: hash of prompt, target, template and sampling, and the turn it ends with."""
     return fingerprint(
-        [prompt.prompt_id, key.target_hash, key.template_hash, key.dtype, key.sampling, key.max_new_tokens]
+        [
+            content_id(prompt, key),
+            last_turn,
+            key.target_hash,
+            key.template_hash,
+            key.dtype,
+            key.sampling,
+            key.max_new_tokens,
+            key.answers,
+        ]
     )

@@ -31,6 +31,11 @@ class RunFolder:
         return self.path / "prompts" / "held_out.jsonl"
 
     @property
+    def rejected_prompts(self) -> Path:
+        """Rows that gave no prompt, duplicates, and held-out prompts that the target cannot be shown."""
+        return self.path / "prompts" / "rejects.jsonl"
+
+    @property
     def dataset(self) -> Path:
         """Shards and manifest."""
         return self.path / "dataset"

