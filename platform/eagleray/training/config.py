@@ -48,7 +48,12 @@ class TrainingConfig(Settings):
     """Largest norm of the gradient over all parameters."""
 
     max_length: int = Field(default=1024, gt=1)
-    """Longest sequence in tokens, prompt included. Longer ones are cut; preflight refuses if many are."""
+    """Longest sequence in tokens, prompt included. Longer ones are cut, and preflight accounts for what
+    that costs."""
+
+    min_supervised_kept_ratio: float = Field(default=0.95, ge=0, le=1)
+    """Least share of the dataset's supervised tokens that must be trained on at `max_length`; preflight
+    refuses below it, before distilling for the longest possible answers and after it for the true ones."""
 
     workers: int = Field(default=2, gt=0)
     """Training processes."""

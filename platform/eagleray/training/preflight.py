@@ -1,30 +1,20 @@
 """Checks before anything expensive: each fails with what to change, in seconds and without a GPU."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from eagleray.corpus.accounting import (
+    Extent,
+    TruncationAccount,
+    account,
+    anchors_within,
+    sample_extent,
+)
 from eagleray.corpus.sample import Sample
 from eagleray.errors import ConfigError, DataError
-from eagleray.settings import Settings
+from eagleray.targets.config import FeatureStoreConfig
 from eagleray.targets.geometry import TargetGeometry
-
-CUT_SHARE = 0.05
-"""Share of sequences that may exceed max_length before preflight refuses: above it, p95 does."""
-
-
-class SampleReport(Settings):
-    """What is left of a dataset at a training length."""
-
-    samples: int
-    kept: int
-    cut: int
-    """Kept, but longer than the training length."""
-    dropped: int
-    """Without a trainable token after the cut."""
-    supervised_tokens: int
-    """In the kept samples."""
-    supervised_tokens_lost: int
-    """Cut off, or in dropped samples."""
+from eagleray.training.config import TrainingConfig
 
 
 def check_feature_layers(layers: Sequence[int], geometry: TargetGeometry, setting: str) -> None:
@@ -45,50 +35,72 @@ def check_feature_layers(layers: Sequence[int], geometry: TargetGeometry, settin
         )
 
 
-def check_prompt_lengths(
-    prompt_tokens: Sequence[int], max_new_tokens: int, max_length: int, setting: str
-) -> None:
+def check_planned(rows: Iterable[Extent], config: TrainingConfig, section: str) -> TruncationAccount:
     """Check, before distilling, that prompts and the longest answers fit the training length.
 
+    Args:
+        rows: Extents as planned: the true ones are never longer.
+        section: Dotted name of the training settings.
+
     Raises:
-        DataError: More than a twentieth of them would be cut.
+        DataError: There are no prompts, or cutting loses more than `min_supervised_kept_ratio` allows.
     """
-    _check_p95(sorted(tokens + max_new_tokens for tokens in prompt_tokens), max_length, setting)
+    return _check_kept(rows, config, section, "If every answer takes distil.max_new_tokens, ")
+
+
+def check_feature_budget(
+    rows: Iterable[Extent], token_bytes: int, config: FeatureStoreConfig, free_bytes: int
+) -> int:
+    """Check, before capturing, that the features of all planned rows fit; returns their size in bytes.
+
+    Args:
+        token_bytes: Bytes of one token's features.
+        free_bytes: Free on the disk of the run.
+
+    Raises:
+        DataError: They would take more than `budget_gib`, or than the disk has.
+    """
+    tokens = sum(row.tokens for row in rows)
+    needed_bytes = tokens * token_bytes
+    for limit_bytes, name in (
+        (config.budget_gib * 2**30, "feature_store.budget_gib"),
+        (free_bytes, "the disk"),
+    ):
+        if needed_bytes > limit_bytes:
+            raise DataError(
+                f"Stored features would take up to {needed_bytes / 2**30:.2f} GiB ({tokens:,} tokens of "
+                f"{token_bytes:,} bytes as {config.dtype}); {name} allows {limit_bytes / 2**30:.2f} GiB. "
+                "Raise it, tap fewer layers (target_layer_ids), or set distil.capture_features to false and "
+                "training.features to colocated."
+            )
+    return needed_bytes
 
 
 def check_samples(
-    samples: Sequence[Sample], geometry: TargetGeometry, max_length: int, setting: str
-) -> tuple[list[Sample], SampleReport]:
-    """Check a distilled dataset, and drop samples that cannot train a drafter.
+    samples: Sequence[Sample], geometry: TargetGeometry, config: TrainingConfig, section: str
+) -> tuple[list[Sample], TruncationAccount]:
+    """Check a distilled dataset, and drop samples that have no anchor left within the training length.
 
-    A drafter learns from a supervised token that follows another one, so a sample needs two in a row.
+    Args:
+        section: Dotted name of the training settings.
 
     Returns:
         The samples to train on, and the account of all of them.
 
     Raises:
-        DataError: An id is outside the target vocabulary, nothing is left, or too many are cut.
+        DataError: An id is outside the target vocabulary, nothing is left to train on, or cutting
+            loses more than `min_supervised_kept_ratio` allows.
     """
     check_vocabulary(samples, geometry)
-    _check_p95(sorted(len(sample.input_ids) for sample in samples), max_length, setting)
-    kept = [sample for sample in samples if trainable_tokens(sample, max_length) > 0]
-    total = sum(sample.supervised_tokens() for sample in samples)
-    left = sum(sample.supervised_tokens(max_length) for sample in kept)
-    report = SampleReport(
-        samples=len(samples),
-        kept=len(kept),
-        cut=sum(len(sample.input_ids) > max_length for sample in kept),
-        dropped=len(samples) - len(kept),
-        supervised_tokens=left,
-        supervised_tokens_lost=total - left,
-    )
+    found = _check_kept(map(sample_extent, samples), config, section, "")
+    kept = [sample for sample in samples if anchors_within(sample.supervised, config.max_length)]
     if not kept:
         raise DataError(
-            f"None of the {len(samples)} samples has two supervised tokens in a row within {max_length} "
-            f"tokens, so there is nothing to train on. Raise {setting}, or distil longer answers with "
-            "distil.max_new_tokens."
+            f"None of the {len(samples)} samples has two supervised tokens in a row within "
+            f"{section}.max_length = {config.max_length}, so there is nothing to train on. "
+            f"Raise it, or distil longer answers with distil.max_new_tokens."
         )
-    return kept, report
+    return kept, found
 
 
 def check_vocabulary(samples: Sequence[Sample], geometry: TargetGeometry) -> None:
@@ -106,19 +118,24 @@ def check_vocabulary(samples: Sequence[Sample], geometry: TargetGeometry) -> Non
             )
 
 
-def trainable_tokens(sample: Sample, max_length: int) -> int:
-    """Supervised tokens, within `max_length`, that follow a supervised token: what an anchor can predict."""
-    return sum(max(0, min(end, max_length) - start - 1) for start, end in sample.supervised)
-
-
-def _check_p95(sorted_lengths: Sequence[int], max_length: int, setting: str) -> None:
-    if not sorted_lengths:
+def _check_kept(
+    rows: Iterable[Extent], config: TrainingConfig, section: str, condition: str
+) -> TruncationAccount:
+    found = account(rows, config.max_length)
+    if found is None:
         raise DataError("There is no sequence to train on. Give prompts, or distil them again.")
-    too_long = sum(length > max_length for length in sorted_lengths)
-    if too_long > CUT_SHARE * len(sorted_lengths):
-        p95 = sorted_lengths[min(len(sorted_lengths) - 1, int(0.95 * len(sorted_lengths)))]
+    if found.kept_ratio < config.min_supervised_kept_ratio:
+        total, lengths = found.total, found.lengths
+        category = min(found.by_category, key=lambda name: found.by_category[name].kept_ratio)
+        keeping = ", ".join(f"{percent} %: {cut}" for percent, cut in found.max_length_keeping.items())
         raise DataError(
-            f"{too_long} of {len(sorted_lengths)} sequences (prompt and answer; 95th percentile {p95}) "
-            f"are longer than {setting} = {max_length}. Set it to at least {p95}; to save memory lower "
-            "training.micro_batch_size instead."
+            f"{condition}{section}.max_length = {config.max_length} keeps {found.kept_ratio:.1%} of the "
+            f"supervised tokens; expected at least {config.min_supervised_kept_ratio:.1%} "
+            f"({section}.min_supervised_kept_ratio). {total.clipped_tokens:,} tokens are cut off "
+            f"{total.clipped_rows:,} of {total.rows:,} sequences and {total.lost_tokens:,} are in "
+            f"{total.lost_rows:,} sequences that could not train at all; worst is category {category} with "
+            f"{found.by_category[category].kept_ratio:.1%} kept. Lengths: median {lengths.p50}, "
+            f"p95 {lengths.p95}, p99 {lengths.p99}, longest {lengths.longest}. Least max_length that keeps "
+            f"a part: {keeping or 'none does'}. To save memory lower {section}.micro_batch_size instead."
         )
+    return found
