@@ -9,14 +9,23 @@ from eagleray.errors import ConfigError
 from eagleray.monitoring.progress import ProgressListener
 from eagleray.recipe.loading import load_recipe
 from jobs import console
-from jobs.summary import print_summary
+from jobs.summary import print_repair, print_summary
 
 
 def run_recipe(
-    path: Path, overrides: Sequence[str] | None, redo: Sequence[str] | None, only: tuple[str, ...] = ()
+    path: Path,
+    overrides: Sequence[str] | None,
+    redo: Sequence[str] | None,
+    only: tuple[str, ...] = (),
+    *,
+    repair: bool = False,
 ) -> None:
-    """Run the stages of a recipe whose names begin with one of `only`; all of them when it is empty."""
-    console.run(lambda listener, out: _run(path, overrides or (), redo or (), only, listener, out))
+    """Run the stages of a recipe whose names begin with one of `only`; all of them when it is empty.
+
+    Args:
+        repair: First check what was distilled, and move what is damaged aside.
+    """
+    console.run(lambda listener, out: _run(path, overrides or (), redo or (), only, repair, listener, out))
 
 
 def _run(
@@ -24,6 +33,7 @@ def _run(
     overrides: Sequence[str],
     redo: Sequence[str],
     only: tuple[str, ...],
+    repair: bool,
     listener: ProgressListener,
     out: Console,
 ) -> None:
@@ -31,7 +41,7 @@ def _run(
     out.print(f"recipe {path} is valid; preparing the target {recipe.target.model}")
     # Imported late: a wrong recipe must cost a second, not the import of torch and Ray.
     from eagleray.cluster.context import open_run
-    from eagleray.cluster.pipeline import min_cpus, plan_stages, run_stages
+    from eagleray.cluster.pipeline import min_cpus, plan_stages, repair_run, run_stages
     from eagleray.cluster.session import ray_session
     from eagleray.cluster.stage import discard_stages
 
@@ -45,6 +55,8 @@ def _run(
             f"this recipe has {', '.join(stage.name for stage in stages)}."
         )
     out.print(f"run folder {run.folder.path}")
+    if repair:
+        print_repair(repair_run(run), out)
     with ray_session(min_cpus(recipe)):
         run_stages(run, chosen)
     print_summary(run.folder, out)

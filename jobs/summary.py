@@ -1,11 +1,18 @@
 """The short table at the end of a job."""
 
 import json
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 
 from eagleray.recipe.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from eagleray.cluster.repair import RepairReport
+
+MAX_PROBLEMS = 10
+"""Damaged files that a repair prints one by one."""
 
 
 def print_summary(folder: RunFolder, out: Console) -> None:
@@ -31,6 +38,21 @@ def print_summary(folder: RunFolder, out: Console) -> None:
             )
     out.print(table)
     out.print(f"report {folder.report_html}")
+
+
+def print_repair(report: "RepairReport", out: Console) -> None:
+    """Say what was damaged; the distil stage that follows makes it again."""
+    problems = [*report.manifest, *report.shards.values(), *report.features.values()]
+    for problem in problems[:MAX_PROBLEMS]:
+        out.print(f"damaged: {problem}", markup=False)
+    if len(problems) > MAX_PROBLEMS:
+        out.print(f"... and {len(problems) - MAX_PROBLEMS} more")
+    out.print(
+        f"repair: {len(report.manifest)} manifests, {len(report.shards)} shards and {len(report.features)} "
+        "feature files were damaged or missing; damaged files were moved to quarantine/"
+        if problems
+        else "repair: every shard and feature file is whole"
+    )
 
 
 def _ratio(value: float | None) -> str:

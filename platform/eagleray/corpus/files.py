@@ -1,6 +1,6 @@
 """Writing files so that a kill at any instant leaves the old content or the new, never a half."""
 
-import hashlib
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a file aside, flush it to disk, then rename it over `path`."""
+    """Let `write` fill a file aside, flush it to disk, rename it over `path`, and flush the renaming."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -17,13 +17,14 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         with aside.open("rb") as stream:
             os.fsync(stream.fileno())
         os.replace(aside, path)
+        _flush_folder(path.parent)
     finally:
         aside.unlink(missing_ok=True)
 
 
 def write_json_atomically(path: Path, content: Any) -> None:
     """Write `content` as indented JSON."""
-    write_text_atomically(path, json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_text_atomically(path, to_json(content))
 
 
 def write_text_atomically(path: Path, text: str) -> None:
@@ -31,13 +32,26 @@ def write_text_atomically(path: Path, text: str) -> None:
     write_atomically(path, lambda aside: _write_text(aside, text))
 
 
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+def to_json(content: Any) -> str:
+    """Spell `content` as the JSON that files hold: indented, and strict about what is a number."""
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def move_aside(path: Path, folder: Path) -> Path:
+    """Move a file into `folder` under a name that nothing there has; returns its new path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    copies = itertools.count(1)
+    aside = next(name for n in copies if not (name := folder / f"{path.name}.{n}").exists())
+    return path.rename(aside)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make a renaming survive a loss of power: it is a change of the folder, not of the file."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_text(path: Path, text: str) -> None:

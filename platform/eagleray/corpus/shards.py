@@ -1,5 +1,6 @@
 """One shard: a Parquet file of samples, published atomically and read only when its hash agrees."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eagleray.corpus.files import file_sha256, write_atomically
+from eagleray.corpus.files import write_atomically
 from eagleray.corpus.sample import SHARD_SCHEMA, Sample
 from eagleray.errors import DataError
 from eagleray.settings import Settings
@@ -18,6 +19,8 @@ class ShardRecord(Settings):
 
     file: str
     rows: int
+    answered_prompts: int
+    """Prompts that gave the rows; some give several."""
     size_bytes: int
     sha256: str
     supervised_tokens: int
@@ -36,42 +39,50 @@ def write_shard(folder: Path, index: int, samples: Sequence[Sample]) -> ShardRec
     columns = {name: [getattr(sample, name) for sample in samples] for name in SHARD_SCHEMA.names}
     table = pa.Table.from_pydict(columns, schema=SHARD_SCHEMA)
     write_atomically(path, lambda aside: pq.write_table(table, aside, compression="zstd"))
+    content = path.read_bytes()
     return ShardRecord(
         file=path.name,
         rows=len(samples),
-        size_bytes=path.stat().st_size,
-        sha256=file_sha256(path),
+        answered_prompts=sum(sample.part == 0 for sample in samples),
+        size_bytes=len(content),
+        sha256=hashlib.sha256(content).hexdigest(),
         supervised_tokens=sum(sample.supervised_tokens() for sample in samples),
         truncated_rows=sum(sample.finish_reason == "length" for sample in samples),
     )
 
 
 def read_shard(folder: Path, record: ShardRecord) -> list[Sample]:
-    """Read a shard after checking its bytes.
+    """Read a shard. What is parsed are the very bytes whose hash was checked.
 
     Raises:
         DataError: The file is missing, its hash or row count disagrees with the manifest, or its
             columns are not those of this version.
     """
     path = folder / record.file
-    if not path.is_file():
-        raise DataError(f"Shard {path} is in the manifest but not on disk. {_REDO}")
-    seen = file_sha256(path)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise DataError(f"Shard {path} is in the manifest but not on disk. {_REDO}") from None
+    seen = hashlib.sha256(content).hexdigest()
     if seen != record.sha256:
         raise DataError(
             f"Shard {path} has SHA-256 {seen[:16]}, the manifest says {record.sha256[:16]}. {_REDO}"
         )
-    table = pq.read_table(path)
-    if table.schema.names != SHARD_SCHEMA.names:
+    table = pq.read_table(pa.BufferReader(content))
+    if not table.schema.equals(SHARD_SCHEMA):
         raise DataError(
-            f"Shard {path} has columns {table.schema.names}; expected {SHARD_SCHEMA.names}. {_REDO}"
+            f"Shard {path} has the columns {_spell(table.schema)}; expected {_spell(SHARD_SCHEMA)}. {_REDO}"
         )
     if table.num_rows != record.rows:
         raise DataError(f"Shard {path} has {table.num_rows} rows, the manifest says {record.rows}. {_REDO}")
     return [_to_sample(row) for row in table.to_pylist()]
 
 
-_REDO = "Run the distil job with --repair: it makes such shards again and keeps the others."
+_REDO = "Run the distil job with --repair: it sets such shards aside, makes them again and keeps the others."
+
+
+def _spell(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
 def _to_sample(row: dict[str, Any]) -> Sample:

@@ -75,6 +75,14 @@ def save_stage(folder: Path, record: StageRecord) -> None:
     aside.replace(path)
 
 
+def reopen_stage(folder: Path, stage: str) -> None:
+    """Mark a stage as begun but not complete, for the same inputs; nothing if it was never begun."""
+    path = folder / f"{stage}.json"
+    if path.exists():
+        record = StageRecord.model_validate_json(path.read_text(encoding="utf-8"))
+        save_stage(folder, record.model_copy(update={"complete": False}))
+
+
 def forget_stage(folder: Path, stage: str) -> None:
     """Drop a stage's record."""
     (folder / f"{stage}.json").unlink(missing_ok=True)

@@ -1,54 +1,38 @@
+"""Datasets on disk: what comes back, what is continued, and what is refused."""
+
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from eagleray.corpus.dataset import read_dataset
-from eagleray.corpus.manifest import ContentKey, Manifest, read_manifest, require_key, write_manifest
+from eagleray.corpus.manifest import (
+    ContentKey,
+    Manifest,
+    open_manifest,
+    read_manifest,
+    require_key,
+    write_manifest,
+)
+from eagleray.corpus.prompt import Reject
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.shards import read_shard, write_shard
 from eagleray.errors import DataError
 
-KEY = ContentKey(
-    encoder_version=1,
-    prompts_hash="p",
-    target_hash="t",
-    tokenizer_hash="k",
-    template_hash="c",
-    dtype="float32",
-    sampling="greedy",
-    max_new_tokens=8,
-    rows_per_shard=2,
-)
+MakeSample = Callable[..., Sample]
+Publish = Callable[..., Manifest]
 
 
-def sample(name: str, prompt: int = 3, answer: int = 2, finish_reason: str = "stop") -> Sample:
-    return Sample(
-        sample_id=name,
-        input_ids=tuple(range(prompt + answer)),
-        supervised=((prompt, prompt + answer),),
-        prompt_tokens=prompt,
-        answer_tokens=answer,
-        finish_reason=finish_reason,
-        category="code",
-        source="test",
-    )
-
-
-def publish(folder: Path, shards: list[list[Sample]], planned: int | None = None) -> Manifest:
-    manifest = Manifest(key=KEY, planned_shards=planned or len(shards), planned_rows=sum(map(len, shards)))
-    for index, samples in enumerate(shards):
-        manifest = manifest.with_shard(index, write_shard(folder, index, samples), ())
-    write_manifest(folder, manifest)
-    return manifest
-
-
-def test_samples_come_back_as_they_were_written_in_shard_order(tmp_path: Path) -> None:
+def test_samples_come_back_as_they_were_written_in_shard_order(
+    tmp_path: Path, sample: MakeSample, publish: Publish
+) -> None:
     shards = [[sample("a"), sample("b", 1, 4)], [sample("c", finish_reason="length")]]
-    publish(tmp_path, shards)
+    publish(tmp_path, shards, [Reject(origin="x", reason="y")])
     manifest, samples = read_dataset(tmp_path)
     assert samples == [*shards[0], *shards[1]]
-    assert manifest.rows == 3
+    assert (manifest.rows, manifest.rejected_rows) == (3, 1)
     assert [record.truncated_rows for record in manifest.shards.values()] == [0, 1]
     assert [record.supervised_tokens for record in manifest.shards.values()] == [6, 2]
 
@@ -58,25 +42,36 @@ def test_an_empty_shard_has_the_schema_of_a_full_one(tmp_path: Path) -> None:
     assert read_shard(tmp_path, record) == []
 
 
-def test_writing_a_shard_again_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_writing_a_shard_again_gives_the_same_bytes(tmp_path: Path, sample: MakeSample) -> None:
     first = write_shard(tmp_path, 0, [sample("a")])
     assert write_shard(tmp_path, 0, [sample("a")]) == first
     assert [path.name for path in tmp_path.iterdir()] == [first.file]
 
 
-@pytest.mark.parametrize("offset", [0, 40, -20])
-def test_a_flipped_bit_is_refused(tmp_path: Path, offset: int) -> None:
-    record = write_shard(tmp_path, 0, [sample("a")])
-    path = tmp_path / record.file
-    content = bytearray(path.read_bytes())
-    content[offset] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(DataError, match="SHA-256"):
-        read_shard(tmp_path, record)
+def test_every_one_of_two_hundred_flipped_bits_is_refused(
+    tmp_path: Path, sample: MakeSample, publish: Publish
+) -> None:
+    publish(
+        tmp_path, [[sample("a"), sample("b")], [sample("c")], [sample("d")]], [Reject(origin="x", reason="y")]
+    )
+    files = sorted([*tmp_path.glob("shard-*.parquet"), tmp_path / "manifest.json"])
+    generator = random.Random(20)
+    for flip in range(200):
+        path = files[flip % len(files)]
+        whole = path.read_bytes()
+        damaged = bytearray(whole)
+        damaged[generator.randrange(len(whole))] ^= 1 << generator.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=f"{path.name}.*--repair"):
+            read_dataset(tmp_path)
+        path.write_bytes(whole)
+    assert len(read_dataset(tmp_path)[1]) == 4
 
 
-def test_a_missing_shard_and_an_unfinished_dataset_are_refused(tmp_path: Path) -> None:
-    manifest = publish(tmp_path, [[sample("a")]], planned=2)
+def test_a_missing_shard_and_an_unfinished_dataset_are_refused(
+    tmp_path: Path, sample: MakeSample, publish: Publish
+) -> None:
+    manifest = publish(tmp_path, [[sample("a")]], planned_shards=2)
     assert manifest.missing() == [1]
     with pytest.raises(DataError, match="1 of 2 shards"):
         read_dataset(tmp_path)
@@ -85,18 +80,85 @@ def test_a_missing_shard_and_an_unfinished_dataset_are_refused(tmp_path: Path) -
         read_shard(tmp_path, manifest.shards[0])
 
 
-def test_other_conditions_are_refused_with_the_fields_named(tmp_path: Path) -> None:
+def test_an_id_that_occurs_twice_is_refused(tmp_path: Path, sample: MakeSample, publish: Publish) -> None:
+    publish(tmp_path, [[sample("a"), sample("b")], [sample("b")]])
+    with pytest.raises(DataError, match=r"Sample b of shard-000001.parquet .* every id once"):
+        read_dataset(tmp_path)
+
+
+def test_a_prompt_that_is_neither_sample_nor_reject_is_refused(
+    tmp_path: Path, sample: MakeSample, publish: Publish
+) -> None:
+    manifest = publish(tmp_path, [[sample("a")]], [Reject(origin="x", reason="y")])
+    write_manifest(tmp_path, manifest.model_copy(update={"planned_rows": 3}))
+    with pytest.raises(DataError, match="1 answered and 1 rejected of 3 prompts"):
+        read_dataset(tmp_path)
+
+
+def test_a_rerun_continues_and_doubles_nothing(
+    tmp_path: Path, content_key: ContentKey, sample: MakeSample
+) -> None:
+    begun = Manifest(key=content_key, planned_shards=2, planned_rows=2)
+    manifest = open_manifest(tmp_path, begun)
+    write_manifest(tmp_path, manifest.with_shard(1, write_shard(tmp_path, 1, [sample("b")]), ()))
+    # As after a kill between publishing a shard and naming it in the manifest.
+    write_shard(tmp_path, 0, [sample("a")])
+    continued = open_manifest(tmp_path, begun)
+    assert continued.missing() == [0]
+    write_manifest(tmp_path, continued.with_shard(0, write_shard(tmp_path, 0, [sample("a")]), ()))
+    assert [one.sample_id for one in read_dataset(tmp_path)[1]] == ["a", "b"]
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert open_manifest(tmp_path, begun).missing() == []
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_rerun_under_other_conditions_is_refused_and_touches_nothing(
+    tmp_path: Path, content_key: ContentKey, sample: MakeSample, publish: Publish
+) -> None:
+    publish(tmp_path, [[sample("a")]])
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    other = content_key.model_copy(update={"prompts_hash": "q"})
+    with pytest.raises(DataError, match=r"prompts_hash was 'p', now 'q': the training prompts"):
+        open_manifest(tmp_path, Manifest(key=other, planned_shards=1, planned_rows=1))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_shards_that_no_manifest_names_are_never_written_over(
+    tmp_path: Path, content_key: ContentKey, sample: MakeSample
+) -> None:
+    write_shard(tmp_path, 0, [sample("a")])
+    with pytest.raises(DataError, match=r"1 shards \(shard-000000.parquet, ...\) but no manifest"):
+        open_manifest(tmp_path, Manifest(key=content_key, planned_shards=1, planned_rows=1))
+
+
+def test_other_conditions_are_refused_with_the_fields_named(tmp_path: Path, content_key: ContentKey) -> None:
     with pytest.raises(DataError) as caught:
-        require_key(tmp_path, KEY, KEY.model_copy(update={"max_new_tokens": 9, "target_hash": "u"}))
-    assert "max_new_tokens was 8, now 9" in str(caught.value)
-    assert "target_hash was 't', now 'u'" in str(caught.value)
+        require_key(
+            tmp_path, content_key, content_key.model_copy(update={"max_new_tokens": 9, "target_hash": "u"})
+        )
+    assert "max_new_tokens was 8, now 9: the longest answer (distil.max_new_tokens) changed" in str(
+        caught.value
+    )
+    assert "target_hash was 't', now 'u': the weights" in str(caught.value)
     assert "dtype" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"planned_shards": 1}'])
+def test_every_part_of_the_key_says_what_it_stands_for() -> None:
+    assert [name for name, field in ContentKey.model_fields.items() if not field.description] == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"planned_shards": 1}', '{\n "sha256": "0",\n}'])
 def test_a_damaged_manifest_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(DataError, match="damaged"):
+    with pytest.raises(DataError, match=r"damaged: .*--repair"):
+        read_manifest(tmp_path)
+
+
+def test_a_whole_manifest_of_another_version_is_not_called_damaged(tmp_path: Path) -> None:
+    from eagleray.corpus.sealed import write_sealed_json
+
+    write_sealed_json(tmp_path / "manifest.json", {"planned_shards": 1, "planned_rows": 1, "future": 2})
+    with pytest.raises(DataError, match=r"not a manifest of this version .*see future, key"):
         read_manifest(tmp_path)
 
 
@@ -105,13 +167,13 @@ def test_a_folder_without_manifest_says_what_to_run(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
-def test_manifest_on_disk_is_readable_by_people(tmp_path: Path) -> None:
+def test_manifest_on_disk_is_readable_by_people(tmp_path: Path, sample: MakeSample, publish: Publish) -> None:
     publish(tmp_path, [[sample("a")]])
     content = json.loads((tmp_path / "manifest.json").read_text())
     assert content["shards"]["0"]["rows"] == 1
     assert content["key"]["sampling"] == "greedy"
 
 
-def test_supervised_tokens_after_a_cut() -> None:
+def test_supervised_tokens_after_a_cut(sample: MakeSample) -> None:
     row = sample("a", prompt=3, answer=4)
     assert [row.supervised_tokens(limit) for limit in (None, 7, 5, 3, 0)] == [4, 4, 2, 0, 0]

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from eagleray.errors import DataError
-from eagleray.recipe.stages import begin_stage, forget_stage, save_stage
+from eagleray.recipe.stages import begin_stage, forget_stage, reopen_stage, save_stage
 
 
 def test_a_begun_stage_is_found_again_for_the_same_inputs(tmp_path: Path) -> None:
@@ -27,3 +27,12 @@ def test_a_forgotten_stage_starts_afresh(tmp_path: Path) -> None:
     begin_stage(tmp_path, "s", {"a": 1})
     forget_stage(tmp_path, "s")
     assert not begin_stage(tmp_path, "s", {"a": 2}).complete
+
+
+def test_a_reopened_stage_is_not_complete_and_still_bound_to_its_inputs(tmp_path: Path) -> None:
+    reopen_stage(tmp_path, "s")
+    save_stage(tmp_path, begin_stage(tmp_path, "s", {"a": 1}).model_copy(update={"complete": True}))
+    reopen_stage(tmp_path, "s")
+    assert not begin_stage(tmp_path, "s", {"a": 1}).complete
+    with pytest.raises(DataError, match="a was 1, now 2"):
+        begin_stage(tmp_path, "s", {"a": 2})
