@@ -1,23 +1,25 @@
 """A run, opened: recipe checked, target at hand, everything that can fail on paper failed already."""
 
 import os
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from eagleray.corpus.chat import render_prompts, template_hash, tokenizer_hash
+from eagleray.corpus.accounting import Extent, planned_extent
+from eagleray.corpus.chat import ChatTemplate, render_prompts, template_hash, tokenizer_hash
 from eagleray.corpus.files import write_json_atomically
 from eagleray.corpus.prompt import Prompt
-from eagleray.corpus.prompt_files import write_prompts
+from eagleray.corpus.prompt_files import write_prompts, write_rejects
 from eagleray.corpus.prompts import build_prompts
 from eagleray.monitoring.progress import ProgressListener
 from eagleray.recipe.run_folder import RunFolder
 from eagleray.recipe.sections import PipelineRecipe
+from eagleray.targets.feature_store import bytes_per_token, feature_dtype
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.identity import target_hash
 from eagleray.targets.loading import load_tokenizer, resolve_target
-from eagleray.training.preflight import check_feature_layers, check_prompt_lengths
+from eagleray.training.preflight import check_feature_budget, check_feature_layers, check_planned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +53,8 @@ def open_run(recipe: PipelineRecipe, listener: ProgressListener) -> RunContext:
 
     Raises:
         ConfigError: A setting does not fit the target (feature layers, vocabulary).
-        DataError: Prompts are missing, overlap between train and held-out, or do not fit max_length.
+        DataError: Prompts are missing, overlap between train and held-out, or would be cut too much;
+            stored features would take too much space.
         ArtifactError: The target cannot be had.
     """
     target_folder = resolve_target(recipe.target)
@@ -62,13 +65,18 @@ def open_run(recipe: PipelineRecipe, listener: ProgressListener) -> RunContext:
         check_feature_layers(tapped, geometry, f"drafters.{label}.drafter.target_layer_ids")
         layers.update(tapped)
     prompts = build_prompts(recipe.prompts)
-    tokenizer = load_tokenizer(target_folder)
-    _check_lengths(recipe, tokenizer, prompts.train)
-    held_out, _ = render_prompts(tokenizer, prompts.held_out)
+    chat = ChatTemplate(load_tokenizer(target_folder), recipe.prompts.template_arguments)
     folder = RunFolder(run_root(recipe.run.root) / recipe.run.name)
+    planned = _plan_rows(recipe, chat, prompts.train)
+    for label, section in recipe.drafters.items():
+        check_planned(planned, section.training, f"drafters.{label}.training")
+    if recipe.distil.capture_features:
+        _check_feature_budget(recipe, planned, len(layers), geometry, folder)
+    held_out, not_shown = render_prompts(chat, prompts.held_out)
     write_json_atomically(folder.recipe, recipe.model_dump(mode="json"))
     write_prompts(folder.train_prompts, prompts.train)
     write_prompts(folder.held_out_prompts, prompts.held_out)
+    write_rejects(folder.rejected_prompts, [*prompts.rejects, *not_shown])
     return RunContext(
         recipe=recipe,
         folder=folder,
@@ -77,7 +85,7 @@ def open_run(recipe: PipelineRecipe, listener: ProgressListener) -> RunContext:
         identity=TargetIdentity(
             target_hash=target_hash(target_folder),
             tokenizer_hash=tokenizer_hash(target_folder),
-            template_hash=template_hash(tokenizer),
+            template_hash=template_hash(chat),
         ),
         train_prompts=prompts.train,
         held_out_prompts=tuple(row.prompt for row in held_out),
@@ -97,13 +105,20 @@ def run_root(configured: Path) -> Path:
     return (base / configured.expanduser()).resolve()
 
 
-def _check_lengths(recipe: PipelineRecipe, tokenizer: Any, prompts: Sequence[Prompt]) -> None:
-    rendered, _ = render_prompts(tokenizer, prompts)
-    lengths = [len(row.prompt_ids) for row in rendered]
-    for label, section in recipe.drafters.items():
-        check_prompt_lengths(
-            lengths,
-            recipe.distil.max_new_tokens,
-            section.training.max_length,
-            f"drafters.{label}.training.max_length",
-        )
+def _plan_rows(recipe: PipelineRecipe, chat: ChatTemplate, prompts: Sequence[Prompt]) -> list[Extent]:
+    rendered, _ = render_prompts(chat, prompts)
+    return [
+        planned_extent(row.prompt.category, len(row.prompt_ids), recipe.distil.max_new_tokens)
+        for row in rendered
+    ]
+
+
+def _check_feature_budget(
+    recipe: PipelineRecipe, rows: Sequence[Extent], num_layers: int, geometry: TargetGeometry, run: RunFolder
+) -> None:
+    token_bytes = bytes_per_token(num_layers, geometry.hidden_size, feature_dtype(recipe.feature_store))
+    # What an earlier start stored has been taken from the free space already.
+    stored_bytes = sum(path.stat().st_size for path in run.features.rglob("*.safetensors"))
+    existing = next(path for path in (run.path, *run.path.parents) if path.exists())
+    free_bytes = shutil.disk_usage(existing).free + stored_bytes
+    check_feature_budget(rows, token_bytes, recipe.feature_store, free_bytes)

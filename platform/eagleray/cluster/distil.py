@@ -14,26 +14,23 @@ from typing import Any
 import ray
 from ray.data import ActorPoolStrategy, DataContext
 
-from eagleray.corpus.manifest import (
-    MANIFEST_NAME,
-    ContentKey,
-    Manifest,
-    read_manifest,
-    require_key,
-    write_manifest,
-)
+from eagleray.corpus.chat import ChatTemplate
+from eagleray.corpus.manifest import ContentKey, Manifest, open_manifest, write_manifest
 from eagleray.corpus.prompt import Prompt
+from eagleray.corpus.shards import read_shard
+from eagleray.distillation.answers import answer_source
 from eagleray.distillation.config import DistilConfig
 from eagleray.distillation.plan import ShardJob, plan_shards
 from eagleray.distillation.shard_distiller import ShardDistiller, ShardReceipt
-from eagleray.engines.catalog import build_engine
+from eagleray.engines.catalog import build_engine, engine_version
 from eagleray.monitoring.memory import peak_rss_bytes
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
 from eagleray.recipe.sections import EngineConfig
 from eagleray.settings import Settings
-from eagleray.targets.config import TargetConfig
-from eagleray.targets.feature_store import FeatureStore
+from eagleray.targets.config import FeatureStoreConfig, TargetConfig
+from eagleray.targets.feature_store import FeatureStore, feature_dtype
 from eagleray.targets.loading import load_tokenizer, resolve_target
+from eagleray.training.feature_audit import FeatureAudit
 
 
 class DistilWork(Settings):
@@ -45,7 +42,14 @@ class DistilWork(Settings):
     dataset: Path
     features: Path | None
     feature_layers: tuple[int, ...]
+    feature_store: FeatureStoreConfig
     max_prompt_tokens: int
+
+    def open_store(self) -> FeatureStore | None:
+        """Where features go; None when none are captured."""
+        if self.features is None:
+            return None
+        return FeatureStore(self.features, self.feature_layers, feature_dtype(self.feature_store))
 
 
 class DistilActor:
@@ -53,17 +57,18 @@ class DistilActor:
 
     def __init__(self, work: DistilWork):
         folder = resolve_target(work.target)
-        self.distiller = ShardDistiller(
-            engine=build_engine(work.engine, folder, work.target.dtype),
-            tokenizer=load_tokenizer(folder),
-            key=work.key,
-            folder=work.dataset,
-            max_prompt_tokens=work.max_prompt_tokens,
-            features=FeatureStore(work.features, work.feature_layers) if work.features else None,
+        engine, store = build_engine(work.engine, folder, work.target.dtype), work.open_store()
+        self.dataset = work.dataset
+        chat = ChatTemplate(load_tokenizer(folder), work.key.template_arguments)
+        answers = answer_source(
+            work.key, chat, engine, work.max_prompt_tokens, store.layers if store else None
         )
+        self.distiller = ShardDistiller(answers, work.key, work.dataset, store)
+        self.audit = FeatureAudit(store, engine.decoder, work.feature_store.audit_share)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         receipt = self.distiller.distil(pickle.loads(row["job"]))
+        self.audit.check(read_shard(self.dataset, receipt.record))
         return {"receipt": pickle.dumps(receipt), "peak_rss_bytes": peak_rss_bytes()}
 
 
@@ -73,12 +78,13 @@ def distil(
     """Make every shard that is missing; returns the manifest and the largest resident set of a worker.
 
     Raises:
-        DataError: The dataset folder holds a dataset of other conditions.
+        DataError: The dataset folder holds a damaged dataset, or one of other conditions.
     """
     jobs = plan_shards(prompts, config.rows_per_shard)
-    manifest = open_manifest(work.dataset, work.key, jobs)
+    manifest = open_manifest(work.dataset, begin_manifest(work, jobs))
     missing = set(manifest.missing())
-    meter = ProgressMeter("distil", len(prompts), "prompts", listener, manifest.rows + manifest.rejected_rows)
+    done = manifest.answered_prompts + manifest.rejected_rows
+    meter = ProgressMeter("distil", len(prompts), "prompts", listener, done)
     if not missing:
         return manifest, 0
     answer_tokens, peak = 0, 0
@@ -88,23 +94,22 @@ def distil(
         write_manifest(work.dataset, manifest)
         answer_tokens += receipt.answer_tokens
         peak = max(peak, row["peak_rss_bytes"])
-        meter.advance(receipt.record.rows + len(receipt.rejects), f"{answer_tokens} answer tokens")
+        meter.advance(receipt.prompts, f"{answer_tokens} answer tokens")
     return manifest, peak
 
 
-def open_manifest(folder: Path, key: ContentKey, jobs: list[ShardJob]) -> Manifest:
-    """Read the manifest of a dataset begun earlier, or begin one.
-
-    Raises:
-        DataError: The dataset was made under other conditions.
-    """
-    if (folder / MANIFEST_NAME).exists():
-        manifest = read_manifest(folder)
-        require_key(folder, manifest.key, key)
-        return manifest
-    manifest = Manifest(key=key, planned_shards=len(jobs), planned_rows=sum(len(job.prompts) for job in jobs))
-    write_manifest(folder, manifest)
-    return manifest
+def begin_manifest(work: DistilWork, jobs: Sequence[ShardJob]) -> Manifest:
+    """The manifest of a dataset of which nothing is made yet."""
+    return Manifest(
+        key=work.key,
+        regime={
+            "target": work.target.model_dump(mode="json"),
+            "engine": work.engine.model_dump(mode="json"),
+            "engine_version": engine_version(work.engine),
+        },
+        planned_shards=len(jobs),
+        planned_rows=sum(len(job.prompts) for job in jobs),
+    )
 
 
 def _receipts(jobs: list[ShardJob], work: DistilWork, config: DistilConfig) -> Iterable[dict[str, Any]]:

@@ -10,14 +10,16 @@ from typing import Any
 from eagleray.cluster.context import RunContext
 from eagleray.cluster.distil import DistilWork, distil
 from eagleray.cluster.evaluate import evaluate_drafters, write_run_report
+from eagleray.cluster.repair import RepairReport, repair_dataset
 from eagleray.cluster.stage import Stage, StageOutcome, run_stage
 from eagleray.cluster.train import train_drafter
 from eagleray.corpus.dataset import read_dataset
 from eagleray.corpus.manifest import ContentKey
 from eagleray.corpus.prompt import Prompt
+from eagleray.corpus.summary import summarise_dataset
 from eagleray.distillation.plan import ENCODER_VERSION
 from eagleray.recipe.sections import PipelineRecipe
-from eagleray.recipe.stages import read_stage
+from eagleray.recipe.stages import begin_stage, read_stage, reopen_stage
 from eagleray.settings import fingerprint
 
 DISTIL = "distil"
@@ -53,10 +55,14 @@ def content_key(run: RunContext) -> ContentKey:
     """Everything that the content of the dataset depends on."""
     return ContentKey(
         encoder_version=ENCODER_VERSION,
-        prompts_hash=prompts_hash(run.train_prompts),
+        prompts_hash=prompts_hash(run.train_prompts, with_answers=run.recipe.distil.answers == "keep"),
         target_hash=run.identity.target_hash,
         tokenizer_hash=run.identity.tokenizer_hash,
         template_hash=run.identity.template_hash,
+        template_arguments=run.recipe.prompts.template_arguments,
+        answers=run.recipe.distil.answers,
+        supervised_turns=run.recipe.distil.supervision.turns,
+        supervised_thinking=run.recipe.distil.supervision.thinking,
         dtype=run.recipe.target.dtype,
         sampling="greedy",
         max_new_tokens=run.recipe.distil.max_new_tokens,
@@ -64,33 +70,58 @@ def content_key(run: RunContext) -> ContentKey:
     )
 
 
-def prompts_hash(prompts: Sequence[Prompt]) -> str:
-    """Hash of prompts and their order."""
-    return fingerprint([[prompt.prompt_id, prompt.category] for prompt in prompts])
+def prompts_hash(prompts: Sequence[Prompt], *, with_answers: bool = False) -> str:
+    """Hash of prompts and their order, and of the answers they came with."""
+    return fingerprint(
+        [
+            [prompt.conversation_id if with_answers else prompt.prompt_id, prompt.category]
+            for prompt in prompts
+        ]
+    )
+
+
+def distil_work(run: RunContext) -> DistilWork:
+    """What the engine workers of a run must know."""
+    return DistilWork(
+        target=run.recipe.target,
+        engine=run.recipe.engine,
+        key=content_key(run),
+        dataset=run.folder.dataset,
+        features=run.folder.features if run.recipe.distil.capture_features else None,
+        feature_layers=run.feature_layers,
+        feature_store=run.recipe.feature_store,
+        max_prompt_tokens=run.geometry.max_position_embeddings - run.recipe.distil.max_new_tokens,
+    )
+
+
+def repair_run(run: RunContext) -> RepairReport:
+    """Move what is damaged in the dataset and features of a run aside; the distil stage makes it again.
+
+    Raises:
+        DataError: They were made for another recipe or by another version; nothing is touched then.
+    """
+    begin_stage(run.folder.stages, DISTIL, _distil_stage(run).inputs())
+    # First, so that a kill halfway leaves a stage that the next start completes.
+    reopen_stage(run.folder.stages, DISTIL)
+    work = distil_work(run)
+    return repair_dataset(work.dataset, work.key, work.open_store())
 
 
 def _distil_stage(run: RunContext) -> Stage:
-    config = run.recipe.distil
-    key = content_key(run)
-    features = run.folder.features if config.capture_features else None
-    captured = list(run.feature_layers) if features else []
+    captures = run.recipe.distil.capture_features
 
     def work() -> StageOutcome:
-        work = DistilWork(
-            target=run.recipe.target,
-            engine=run.recipe.engine,
-            key=key,
-            dataset=run.folder.dataset,
-            features=features,
-            feature_layers=run.feature_layers,
-            max_prompt_tokens=run.geometry.max_position_embeddings - config.max_new_tokens,
-        )
-        manifest, peak = distil(run.train_prompts, work, config, run.listener)
-        return StageOutcome(peak_rss_bytes=peak, facts=manifest.facts())
+        manifest, peak = distil(run.train_prompts, distil_work(run), run.recipe.distil, run.listener)
+        summary = summarise_dataset(run.folder.dataset, manifest)
+        return StageOutcome(peak_rss_bytes=peak, facts={"dataset": summary.model_dump(mode="json")})
 
     return Stage(
         name=DISTIL,
-        inputs=lambda: {"key": key.model_dump(mode="json"), "captured_layers": captured},
+        inputs=lambda: {
+            "key": content_key(run).model_dump(mode="json"),
+            "captured_layers": list(run.feature_layers) if captures else [],
+            "feature_dtype": run.recipe.feature_store.dtype if captures else None,
+        },
         work=work,
         products=(run.folder.dataset, run.folder.features),
     )

@@ -31,9 +31,9 @@ from eagleray.monitoring.memory import peak_rss_bytes
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
 from eagleray.recipe.sections import TrainedDrafterConfig
 from eagleray.settings import Settings, fingerprint
-from eagleray.targets.config import TargetConfig
+from eagleray.targets.config import FeatureStoreConfig, TargetConfig
 from eagleray.targets.decoder import TargetDecoder
-from eagleray.targets.feature_store import FeatureStore
+from eagleray.targets.feature_store import FeatureStore, feature_dtype
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.heads import FrozenHeads, load_heads
 from eagleray.targets.loading import resolve_target
@@ -64,6 +64,7 @@ class TrainWork(Settings):
     dataset: Path
     features: Path
     feature_layers: tuple[int, ...]
+    feature_store: FeatureStoreConfig
     run: Path
     """Folder of this training: checkpoints and metrics."""
     export: Path
@@ -99,9 +100,7 @@ def train_worker(config: dict[str, Any]) -> None:
     work = TrainWork.model_validate(config)
     device = get_device()
     source, heads = open_features(work)
-    samples, _ = check_samples(
-        read_dataset(work.dataset)[1], heads.geometry, work.training.max_length, "training.max_length"
-    )
+    samples, _ = check_samples(read_dataset(work.dataset)[1], heads.geometry, work.training, "training")
     torch.manual_seed(work.training.seed)
     drafter = build_trainable_drafter(
         work.drafter, heads, supervised_counts(samples, heads.geometry.vocab_size)
@@ -138,7 +137,7 @@ def open_features(work: TrainWork) -> tuple[FeatureSource, FrozenHeads]:
     if work.training.features == "colocated":
         decoder = TargetDecoder.load(folder, dtype)
         return ColocatedFeatures(decoder, layers), decoder.heads
-    store = FeatureStore(work.features, work.feature_layers)
+    store = FeatureStore(work.features, work.feature_layers, feature_dtype(work.feature_store))
     return StoredFeatures(store, layers, cache=work.training.cache_features), load_heads(folder, dtype)
 
 
@@ -151,8 +150,7 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
     """
     section = run.recipe.drafters[label]
     manifest, samples = read_dataset(run.folder.dataset)
-    setting = f"drafters.{label}.training.max_length"
-    _, preflight = check_samples(samples, run.geometry, section.training.max_length, setting)
+    _, truncation = check_samples(samples, run.geometry, section.training, f"drafters.{label}.training")
     folder = run.folder.training / label
     work = TrainWork(
         target=run.recipe.target,
@@ -161,6 +159,7 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
         dataset=run.folder.dataset,
         features=run.folder.features,
         feature_layers=run.feature_layers,
+        feature_store=run.recipe.feature_store,
         run=folder,
         export=run.folder.drafter(label),
         profile={
@@ -184,7 +183,7 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
             "label": label,
             "drafter_hash": drafter_hash(work.export),
             "num_parameters": worker_facts["num_parameters"],
-            "preflight": preflight.model_dump(mode="json"),
+            "truncation": truncation.model_dump(mode="json"),
             "training": {
                 "steps": len(steps),
                 "tokens": int(steps[-1]["supervised_tokens"]),

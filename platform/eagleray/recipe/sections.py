@@ -16,7 +16,7 @@ from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.evaluation.config import EvaluationConfig
 from eagleray.settings import Settings
-from eagleray.targets.config import TargetConfig
+from eagleray.targets.config import FeatureStoreConfig, TargetConfig
 from eagleray.training.config import TrainingConfig
 
 TrainedDrafterConfig = Annotated[Eagle3Config | DFlashConfig, Field(discriminator="name")]
@@ -50,6 +50,7 @@ class PipelineRecipe(Settings):
     engine: EngineConfig
     prompts: PromptsConfig
     distil: DistilConfig = DistilConfig()
+    feature_store: FeatureStoreConfig = FeatureStoreConfig()
     drafters: dict[str, DrafterSection] = Field(min_length=1)
     """Label -> drafter. The label names the drafter in folders and reports."""
     baselines: dict[str, UntrainedDrafterConfig] = {}

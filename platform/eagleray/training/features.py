@@ -82,7 +82,7 @@ class StoredFeatures:
     def _read(self, sample: Sample) -> tuple[Tensor, Tensor]:
         if self._cache is not None and sample.sample_id in self._cache:
             return self._cache[sample.sample_id]
-        features_TLD, final_TD = self._store.get(sample.sample_id, len(sample.input_ids) - 1)
+        features_TLD, final_TD = self._store.get(sample.sample_id, sample.input_ids)
         kept = (features_TLD[:, self._columns].to(self._store.dtype), final_TD.to(self._store.dtype))
         if self._cache is not None:
             self._cache[sample.sample_id] = kept

@@ -33,6 +33,7 @@ def sample(name: str, ids: Sequence[int], *spans: tuple[int, int]) -> Sample:
         prompt_tokens=1,
         answer_tokens=1,
         finish_reason="stop",
+        answer_origin="target",
         category="c",
         source="s",
     )
@@ -61,7 +62,7 @@ def test_stored_features_equal_colocated_ones_wherever_they_exist(tmp_path: Path
     for row in rows:
         ids_BT = torch.tensor([row.input_ids[:-1]])
         features, final = FakeTarget().capture(ids_BT, torch.tensor([ids_BT.shape[1]]), (1, 4, 5))
-        store.put(row.sample_id, features[0], final[0])
+        store.put(row.sample_id, row.input_ids, features[0], final[0])
     stored = StoredFeatures(store, (1, 5), cache=cache)
     for max_length in (99, 6, 99):
         batch = collate(rows, stored, max_length=max_length, seed=0, device=CPU)
