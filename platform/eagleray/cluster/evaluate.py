@@ -10,7 +10,7 @@ from ray.util import ActorPool
 
 from eagleray.cluster.context import RunContext
 from eagleray.cluster.stage import StageOutcome
-from eagleray.corpus.chat import render_prompts
+from eagleray.corpus.chat import ChatTemplate, TemplateArguments, render_prompts
 from eagleray.corpus.files import write_json_atomically
 from eagleray.corpus.prompt import Prompt
 from eagleray.drafters.base import DraftSource
@@ -45,6 +45,7 @@ class EvaluationWork(Settings):
     target: TargetConfig
     target_hash: str
     template_hash: str
+    template_arguments: TemplateArguments
     engine: EngineConfig
     drafters: dict[str, Path]
     drafter_hashes: dict[str, str]
@@ -64,7 +65,8 @@ class EvaluationActor:
         sources |= {
             label: build_drafter(config, engine.decoder.heads) for label, config in work.baselines.items()
         }
-        by_family = group_by_family(render_prompts(load_tokenizer(folder), prompts)[0])
+        chat = ChatTemplate(load_tokenizer(folder), work.template_arguments)
+        by_family = group_by_family(render_prompts(chat, prompts)[0])
         evaluation = work.evaluation
         self.bench = Bench(
             engine=engine,
@@ -150,6 +152,7 @@ def evaluate_drafters(run: RunContext, drafter_hashes: dict[str, str]) -> StageO
         target=recipe.target,
         target_hash=run.identity.target_hash,
         template_hash=run.identity.template_hash,
+        template_arguments=recipe.prompts.template_arguments,
         engine=recipe.engine,
         drafters={label: run.folder.drafter(label) for label in recipe.drafters},
         drafter_hashes=drafter_hashes,
@@ -174,7 +177,8 @@ def write_run_report(run: RunContext, stages: Sequence[StageRecord]) -> None:
     """Put the measurements of a run and the facts of its stages into report.json and report.html."""
     units = planned_units(run)
     records = [read_record(run.folder.evaluation, unit) for unit in units]
-    rendered, _ = render_prompts(load_tokenizer(run.target_folder), run.held_out_prompts)
+    chat = ChatTemplate(load_tokenizer(run.target_folder), run.recipe.prompts.template_arguments)
+    rendered, _ = render_prompts(chat, run.held_out_prompts)
     facts = RunFacts(
         workloads=describe_workloads(
             group_by_family(rendered), {prompt.category for prompt in run.train_prompts}
@@ -184,7 +188,10 @@ def write_run_report(run: RunContext, stages: Sequence[StageRecord]) -> None:
             for stage in stages
             if "training" in stage.facts
         },
-        dataset=next((stage.facts for stage in stages if "supervised_tokens" in stage.facts), {}),
+        dataset=next((stage.facts["dataset"] for stage in stages if "dataset" in stage.facts), None),
+        truncation={
+            stage.facts["label"]: stage.facts["truncation"] for stage in stages if "truncation" in stage.facts
+        },
         stages={stage.stage: stage.wall_s for stage in stages},
         peak_rss_bytes=max([peak_rss_bytes(), *(stage.peak_rss_bytes for stage in stages)]),
     )

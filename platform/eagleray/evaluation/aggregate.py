@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
+from eagleray.corpus.accounting import TruncationAccount
+from eagleray.corpus.summary import DatasetSummary
 from eagleray.errors import DataError
 from eagleray.evaluation.config import BootstrapConfig
 from eagleray.evaluation.definitions import DEFINITIONS
@@ -35,8 +37,10 @@ class RunFacts(Settings):
     """From `describe_workloads`."""
     training: dict[str, TrainingFacts] = {}
     """By label of the trained drafters."""
-    dataset: dict[str, Any] = {}
-    """Counts and lengths of the distilled dataset; nested mappings are allowed."""
+    dataset: DatasetSummary | None = None
+    """The distilled dataset."""
+    truncation: dict[str, TruncationAccount] = {}
+    """By label of the trained drafters: what their training length costs."""
     stages: dict[str, float] = {}
     """Wall seconds by stage, in the order they ran."""
     peak_rss_bytes: int = 0
@@ -75,7 +79,8 @@ def build_report(
         "drafters": _drafters(evidence, bootstrap),
         "engine": _engine(chosen),
         "workloads": _workloads(facts.workloads, evidence),
-        "dataset": facts.dataset,
+        "dataset": facts.dataset.model_dump(mode="json") if facts.dataset else None,
+        "truncation": {label: one.model_dump(mode="json") for label, one in facts.truncation.items()},
         "training": {label: facts.training[label].model_dump(mode="json") for label in facts.training},
         "stages": facts.stages,
         "peak_rss_bytes": facts.peak_rss_bytes,

@@ -33,7 +33,7 @@ def render_html(report: dict[str, Any]) -> str:
         speedups=plots.speedup_panels(report),
         times=plots.time_panels(report),
         losses=plots.loss_panels(report),
-        dataset=flatten(report["dataset"]),
+        lengths=plots.length_panels(report),
         regime=[row for row in flatten(report["regime"]) if row[0] != "fingerprint"],
     )
 

@@ -124,6 +124,20 @@ def loss_panels(report: dict[str, Any]) -> list[Panel]:
     return panels
 
 
+def length_panels(report: dict[str, Any]) -> list[Panel]:
+    """Rows of the training data by length."""
+    dataset = report["dataset"]
+    if not dataset or not dataset["length_histogram"]:
+        return []
+    histogram = dataset["length_histogram"]
+    bars = [
+        Bar(name, (("part-verify", rows, f"{name} tokens: {rows:,} samples"),), f"{rows:,}")
+        for name, rows in histogram.items()
+    ]
+    image = bar_panel("Lengths", bars, nice_ticks(0.0, max(histogram.values()), 4), "samples")
+    return [Panel("tokens per sample", image)]
+
+
 def legend_mark(series: int) -> Markup:
     """The mark of a series, for the legend."""
     return Markup('<svg class="key" viewBox="0 0 14 14" aria-hidden="true">{}</svg>').format(

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from eagleray.corpus.accounting import LengthQuantiles, TruncationAccount, account, planned_extent
 from eagleray.corpus.chat import RenderedPrompt
 from eagleray.corpus.prompt import user_prompt
+from eagleray.corpus.summary import CategorySummary, DatasetSummary
 from eagleray.drafters.base import DraftSession, DraftSource
 from eagleray.engines.base import DraftSetting, EngineTimes, Generation, GenerationRequest, GenerationRun
 from eagleray.evaluation.aggregate import RunFacts, TrainingFacts, build_report
@@ -18,6 +20,27 @@ from eagleray.evaluation.regime import Machine, Regime
 from eagleray.evaluation.units import plan_units
 from eagleray.evaluation.workloads import describe_workloads
 from eagleray.speculation.acceptance import Cycle
+
+DATASET = DatasetSummary(
+    planned_rows=1200,
+    answered_prompts=1198,
+    rejected_rows=2,
+    rows=1198,
+    planned_shards=38,
+    shards=38,
+    damaged_shards={},
+    size_bytes=2**20,
+    tokens=90_000,
+    supervised_tokens=30_000,
+    supervised_ratio=1 / 3,
+    duplicate_ids=0,
+    lengths=LengthQuantiles(p50=40, p95=61, p99=70, longest=70),
+    length_histogram={"17-32": 398, "33-48": 500, "49-64": 0, "65-80": 300},
+    categories={"code": CategorySummary(rows=1198, tokens=90_000, supervised_tokens=30_000, cut_answers=7)},
+    answer_origins={"target": 1198},
+    finish_reasons={"stop": 1191, "length": 7},
+    rejects_by_reason={"the prompt has N tokens; at most N fit": 2},
+)
 
 MACHINE = Machine(cpu_model="test", cores=2, threads=1, accelerator="none", torch_version="2")
 
@@ -121,6 +144,13 @@ def make_regime(**changes: Any) -> Regime:
     )
 
 
+def truncation() -> TruncationAccount:
+    """The account of two rows, the second 6 tokens too long."""
+    found = account([planned_extent("code", 8, 12), planned_extent("code", 30, 40)], 64)
+    assert found is not None
+    return found
+
+
 @pytest.fixture
 def pretend() -> SimpleNamespace:
     """The pretend parts."""
@@ -170,7 +200,8 @@ def report(bench: Bench) -> dict[str, Any]:
             training={
                 "good": TrainingFacts(steps=2, tokens=64, seconds=3.5, loss_curve=((1, 4.0), (2, 3.0)))
             },
-            dataset={"samples": 11, "lengths": {"p50": 40}},
+            dataset=DATASET,
+            truncation={"good": truncation()},
             stages={"distil": 61.0, "train": 3.5},
             peak_rss_bytes=2**30,
         ),

@@ -37,8 +37,8 @@ def test_the_page_asks_nothing_of_any_other_place(report: dict[str, Any]) -> Non
 
 def test_every_plot_is_well_formed_and_has_words_for_those_who_cannot_see_it(report: dict[str, Any]) -> None:
     plots = re.findall(r'<svg class="plot".*?</svg>', render_html(report), re.DOTALL)
-    # Two families in four figures, and one trained drafter.
-    assert len(plots) == 2 * 4 + 1
+    # Two families in four figures, one trained drafter, and the lengths of the training data.
+    assert len(plots) == 2 * 4 + 1 + 1
     for plot in plots:
         image = ElementTree.fromstring(plot)
         assert image.attrib["role"] == "img"
@@ -60,7 +60,8 @@ def test_names_from_outside_are_escaped_everywhere(report: dict[str, Any]) -> No
 
 def test_a_report_without_timing_or_training_still_renders(report: dict[str, Any]) -> None:
     bare = json.loads(json.dumps(report))
-    bare["training"] = {}
+    bare["training"] = bare["truncation"] = {}
+    bare["dataset"] = None
     for drafter in bare["drafters"].values():
         for entry in drafter["families"].values():
             for record in (entry, *entry["by_depth"].values()):
@@ -69,6 +70,15 @@ def test_a_report_without_timing_or_training_still_renders(report: dict[str, Any
     page = render_html(bare)
     assert "Speed was not measured" in page
     assert "No drafter of this run was trained" in page
+
+
+def test_the_data_page_accounts_for_every_prompt_and_every_supervised_token(report: dict[str, Any]) -> None:
+    page = re.sub(r"<[^>]*>|\s+", " ", render_html(report))
+    page = re.sub(r" +", " ", page)
+    assert "1,200: 1,198 answered, 2 rejected; 1,198 samples" in page
+    assert "the prompt has N tokens; at most N fit: 2" in page
+    # 12 + 34 of 52 tokens kept, 6 clipped; 49.4, 51.48 and 52 tokens need lengths of 68, 70 and 70.
+    assert "good 64 88.5% 46 6 0 1 0 68 70 70" in page
 
 
 def test_both_files_are_written_and_the_json_is_the_report(tmp_path: Path, report: dict[str, Any]) -> None:
