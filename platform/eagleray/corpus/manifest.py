@@ -138,9 +138,9 @@ def open_manifest(folder: Path, begun: Manifest) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Publish both copies, each atomically."""
+    """Publish both copies, each atomically: the one that is read comes last, so the other is never behind."""
     content = manifest.model_dump(mode="json")
-    for name in (MANIFEST_NAME, BACKUP_NAME):
+    for name in (BACKUP_NAME, MANIFEST_NAME):
         write_sealed_json(folder / name, content)
 
 

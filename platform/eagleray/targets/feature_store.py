@@ -11,7 +11,7 @@ import hashlib
 import os
 import zlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -26,6 +26,8 @@ REMEDY = (
     "Run the distil job with --repair: it makes what is damaged or missing again and keeps the rest. After a "
     "change of target_layer_ids or feature_store.dtype start it anew with --redo distil."
 )
+
+_MADE_FOR = "made_for"
 
 
 class FeatureStore:
@@ -52,7 +54,8 @@ class FeatureStore:
         save_file(
             {"features": features_TLD, "final": final_TD},
             aside,
-            metadata={**self._expected(input_ids, len(final_TD)), "crc32": _checksum(features_TLD, final_TD)},
+            # One entry: with several, their order in the file is random, and so are its bytes.
+            metadata={_MADE_FOR: _spell(self._expected(input_ids, len(final_TD), features_TLD, final_TD))},
         )
         os.replace(aside, path)
         return path.stat().st_size
@@ -69,13 +72,13 @@ class FeatureStore:
         path = self.path(sample_id)
         try:
             with safe_open(path, framework="pt") as stream:
-                found = stream.metadata() or {}
+                found = _parse((stream.metadata() or {}).get(_MADE_FOR, ""))
                 features_TLD, final_TD = stream.get_tensor("features"), stream.get_tensor("final")
         except FileNotFoundError:
             raise DataError(f"Sample {sample_id} has no stored features in {self.folder}. {REMEDY}") from None
         except SafetensorError as error:
             raise DataError(f"Features of sample {sample_id} cannot be read ({error}). {REMEDY}") from None
-        wanted = self._expected(input_ids, len(input_ids) - 1) | {"crc32": _checksum(features_TLD, final_TD)}
+        wanted = self._expected(input_ids, len(input_ids) - 1, features_TLD, final_TD)
         for name, value in wanted.items():
             if found.get(name) != value:
                 raise DataError(
@@ -88,12 +91,13 @@ class FeatureStore:
         """Where the features of a sample lie, or will."""
         return self.folder / sample_id[:2] / f"{sample_id}.safetensors"
 
-    def _expected(self, input_ids: Sequence[int], positions: int) -> dict[str, str]:
+    def _expected(self, input_ids: Sequence[int], positions: int, *values: Tensor) -> dict[str, str]:
         return {
             "layers": ",".join(map(str, self.layers)),
             "positions": str(positions),
             "token_hash": token_hash(input_ids),
             "dtype": str(self.dtype).removeprefix("torch."),
+            "crc32": _checksum(*values),
         }
 
     def _narrow(self, sample_id: str, values: Tensor) -> Tensor:
@@ -122,6 +126,14 @@ def feature_dtype(config: FeatureStoreConfig) -> torch.dtype:
 def bytes_per_token(num_layers: int, hidden_size: int, dtype: torch.dtype) -> int:
     """Bytes that one position takes: `num_layers` tapped layers and the final state."""
     return (num_layers + 1) * hidden_size * dtype.itemsize
+
+
+def _spell(facts: Mapping[str, str]) -> str:
+    return ";".join(f"{name}={value}" for name, value in facts.items())
+
+
+def _parse(text: str) -> dict[str, str]:
+    return dict(part.partition("=")[::2] for part in text.split(";"))
 
 
 def _checksum(*tensors: Tensor) -> str:
