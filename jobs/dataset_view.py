@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -39,7 +40,7 @@ def _show_counts(folder: Path, found: Inspection, out: Console) -> None:
         f"{summary.planned_rows:,} prompts: {summary.answered_prompts:,} answered, "
         f"{summary.rejected_rows:,} rejected; {summary.rows:,} samples, "
         f"{summary.duplicate_ids:,} ids twice; {len(summary.damaged_shards):,} shards damaged; "
-        f"{summary.size_bytes / 2**20:,.1f} MiB"
+        f"{decimal(summary.size_bytes)}"
     )
     out.print(
         f"{summary.tokens:,} tokens, {summary.supervised_tokens:,} supervised "

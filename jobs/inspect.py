@@ -83,7 +83,10 @@ def _training_lengths(folder: Path) -> dict[str, int | None]:
     if not recipe.is_file():
         return {}
     drafters = json.loads(recipe.read_text(encoding="utf-8"))["drafters"]
-    return {label: section["training"]["max_length"] for label, section in drafters.items()}
+    labels: dict[int, list[str]] = {}
+    for label, section in drafters.items():
+        labels.setdefault(section["training"]["max_length"], []).append(label)
+    return {", ".join(names): length for length, names in labels.items()}
 
 
 def _decoder(folder: Path | None, found: Inspection) -> Decode:

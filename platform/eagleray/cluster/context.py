@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eagleray.corpus.accounting import Extent, planned_extent
+from eagleray.corpus.accounting import Extent
 from eagleray.corpus.chat import ChatTemplate, render_prompts, template_hash, tokenizer_hash
 from eagleray.corpus.files import write_json_atomically
 from eagleray.corpus.prompt import Prompt
 from eagleray.corpus.prompt_files import write_prompts, write_rejects
 from eagleray.corpus.prompts import build_prompts
+from eagleray.distillation.planned import planned_extents
 from eagleray.monitoring.progress import ProgressListener
 from eagleray.recipe.run_folder import RunFolder
 from eagleray.recipe.sections import PipelineRecipe
@@ -67,7 +68,7 @@ def open_run(recipe: PipelineRecipe, listener: ProgressListener) -> RunContext:
     prompts = build_prompts(recipe.prompts)
     chat = ChatTemplate(load_tokenizer(target_folder), recipe.prompts.template_arguments)
     folder = RunFolder(run_root(recipe.run.root) / recipe.run.name)
-    planned = _plan_rows(recipe, chat, prompts.train)
+    planned = planned_extents(prompts.train, chat, recipe.distil, max_prompt_tokens(recipe, geometry))
     for label, section in recipe.drafters.items():
         check_planned(planned, section.training, f"drafters.{label}.training")
     if recipe.distil.capture_features:
@@ -105,12 +106,9 @@ def run_root(configured: Path) -> Path:
     return (base / configured.expanduser()).resolve()
 
 
-def _plan_rows(recipe: PipelineRecipe, chat: ChatTemplate, prompts: Sequence[Prompt]) -> list[Extent]:
-    rendered, _ = render_prompts(chat, prompts)
-    return [
-        planned_extent(row.prompt.category, len(row.prompt_ids), recipe.distil.max_new_tokens)
-        for row in rendered
-    ]
+def max_prompt_tokens(recipe: PipelineRecipe, geometry: TargetGeometry) -> int:
+    """Longest prompt that leaves the target room for an answer."""
+    return geometry.max_position_embeddings - recipe.distil.max_new_tokens
 
 
 def _check_feature_budget(

@@ -7,7 +7,7 @@ another recipe. The report is made anew at each run: it takes a second.
 from collections.abc import Sequence
 from typing import Any
 
-from eagleray.cluster.context import RunContext
+from eagleray.cluster.context import RunContext, max_prompt_tokens
 from eagleray.cluster.distil import DistilWork, distil
 from eagleray.cluster.evaluate import evaluate_drafters, write_run_report
 from eagleray.cluster.repair import RepairReport, repair_dataset
@@ -90,7 +90,7 @@ def distil_work(run: RunContext) -> DistilWork:
         features=run.folder.features if run.recipe.distil.capture_features else None,
         feature_layers=run.feature_layers,
         feature_store=run.recipe.feature_store,
-        max_prompt_tokens=run.geometry.max_position_embeddings - run.recipe.distil.max_new_tokens,
+        max_prompt_tokens=max_prompt_tokens(run.recipe, run.geometry),
     )
 
 

@@ -12,7 +12,7 @@ from eagleray.corpus.repair import QUARANTINE, find_damage, quarantine_shards, r
 from eagleray.corpus.shards import read_shard
 from eagleray.errors import DataError
 from eagleray.settings import Settings
-from eagleray.targets.feature_store import FeatureStore
+from eagleray.targets.feature_store import REMEDY, FeatureStore
 
 
 class RepairReport(Settings):
@@ -57,7 +57,7 @@ def _mend_features(folder: Path, manifest: Manifest, store: FeatureStore) -> dic
             try:
                 store.get(sample.sample_id, sample.input_ids)
             except DataError as error:
-                problems[sample.sample_id] = str(error)
+                problems[sample.sample_id] = str(error).removesuffix(REMEDY).strip()
                 incomplete.add(index)
     _move_features(problems, store)
     if incomplete:

@@ -94,12 +94,6 @@ def sample_extent(sample: Sample) -> Extent:
     return Extent(category=sample.category, tokens=len(sample.input_ids), supervised=sample.supervised)
 
 
-def planned_extent(category: str, prompt_tokens: int, max_new_tokens: int) -> Extent:
-    """The extent of a prompt whose answer is as long as it may become."""
-    end = prompt_tokens + max_new_tokens
-    return Extent(category=category, tokens=end, supervised=((prompt_tokens, end),))
-
-
 def supervised_within(spans: Spans, max_length: int) -> int:
     """Supervised tokens left by a cut."""
     return sum(max(0, min(end, max_length) - start) for start, end in spans)

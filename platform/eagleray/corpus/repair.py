@@ -15,7 +15,7 @@ from eagleray.corpus.manifest import (
     read_manifest,
     write_manifest,
 )
-from eagleray.corpus.shards import read_shard
+from eagleray.corpus.shards import REDO, read_shard
 from eagleray.errors import DataError
 
 QUARANTINE = "quarantine"
@@ -57,7 +57,7 @@ def find_damage(folder: Path, manifest: Manifest) -> dict[int, str]:
         try:
             read_shard(folder, record)
         except DataError as error:
-            damage[index] = str(error)
+            damage[index] = str(error).removesuffix(REDO).strip()
     return damage
 
 

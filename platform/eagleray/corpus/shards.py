@@ -62,23 +62,23 @@ def read_shard(folder: Path, record: ShardRecord) -> list[Sample]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise DataError(f"Shard {path} is in the manifest but not on disk. {_REDO}") from None
+        raise DataError(f"Shard {path} is in the manifest but not on disk. {REDO}") from None
     seen = hashlib.sha256(content).hexdigest()
     if seen != record.sha256:
         raise DataError(
-            f"Shard {path} has SHA-256 {seen[:16]}, the manifest says {record.sha256[:16]}. {_REDO}"
+            f"Shard {path} has SHA-256 {seen[:16]}, the manifest says {record.sha256[:16]}. {REDO}"
         )
     table = pq.read_table(pa.BufferReader(content))
     if not table.schema.equals(SHARD_SCHEMA):
         raise DataError(
-            f"Shard {path} has the columns {_spell(table.schema)}; expected {_spell(SHARD_SCHEMA)}. {_REDO}"
+            f"Shard {path} has the columns {_spell(table.schema)}; expected {_spell(SHARD_SCHEMA)}. {REDO}"
         )
     if table.num_rows != record.rows:
-        raise DataError(f"Shard {path} has {table.num_rows} rows, the manifest says {record.rows}. {_REDO}")
+        raise DataError(f"Shard {path} has {table.num_rows} rows, the manifest says {record.rows}. {REDO}")
     return [_to_sample(row) for row in table.to_pylist()]
 
 
-_REDO = "Run the distil job with --repair: it sets such shards aside, makes them again and keeps the others."
+REDO = "Run the distil job with --repair: it sets such shards aside, makes them again and keeps the others."
 
 
 def _spell(schema: pa.Schema) -> str:

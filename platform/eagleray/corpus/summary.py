@@ -10,7 +10,7 @@ from eagleray.corpus.accounting import LengthQuantiles, bucket, bucket_width, le
 from eagleray.corpus.manifest import Manifest
 from eagleray.corpus.prompt import Reject
 from eagleray.corpus.sample import Sample
-from eagleray.corpus.shards import read_shard
+from eagleray.corpus.shards import REDO, read_shard
 from eagleray.errors import DataError
 from eagleray.settings import Settings
 
@@ -75,7 +75,7 @@ class DatasetSurvey:
             try:
                 samples = read_shard(self.folder, record)
             except DataError as error:
-                self.damaged[record.file] = str(error)
+                self.damaged[record.file] = str(error).removesuffix(REDO).strip()
                 continue
             for sample in samples:
                 self._count(sample)

@@ -45,7 +45,7 @@ def check_planned(rows: Iterable[Extent], config: TrainingConfig, section: str) 
     Raises:
         DataError: There are no prompts, or cutting loses more than `min_supervised_kept_ratio` allows.
     """
-    return _check_kept(rows, config, section, "If every answer takes distil.max_new_tokens, ")
+    return _check_kept(rows, config, section, "With answers as long as they may become, ")
 
 
 def check_feature_budget(

@@ -15,7 +15,6 @@ from eagleray.corpus.accounting import (
     bucket,
     bucket_width,
     length_quantiles,
-    planned_extent,
     supervised_within,
 )
 
@@ -134,7 +133,3 @@ def test_buckets_are_few(longest: int, width: int) -> None:
 
 def test_no_rows_have_no_account() -> None:
     assert account([], 10) is None
-
-
-def test_a_planned_row_is_as_long_as_its_answer_may_become() -> None:
-    assert planned_extent("c", 7, 5) == row(12, (7, 12))

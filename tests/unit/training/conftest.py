@@ -96,6 +96,7 @@ def make_samples(*rows: tuple[int, int]) -> list[Sample]:
             prompt_tokens=prompt,
             answer_tokens=answer,
             finish_reason="stop",
+            answer_origin="target",
             category="c",
             source="s",
         )

@@ -51,9 +51,7 @@ def test_prompts_that_leave_no_room_for_answers_are_refused_before_distilling() 
     with pytest.raises(DataError) as caught:
         check_planned(planned(*[20] * 18, 50, 50), CONFIG.model_copy(update={"max_length": 32}), "training")
     message = str(caught.value)
-    assert message.startswith(
-        "If every answer takes distil.max_new_tokens, training.max_length = 32 keeps 90.0%"
-    )
+    assert message.startswith("With answers as long as they may become, training.max_length = 32 keeps 90.0%")
     assert "expected at least 95.0% (training.min_supervised_kept_ratio)" in message
     assert "24 are in 2 sequences that could not train at all" in message
     assert "worst is category logs with 0.0% kept" in message

@@ -10,6 +10,7 @@ def test_only_supervised_tokens_are_counted() -> None:
         prompt_tokens=2,
         answer_tokens=3,
         finish_reason="stop",
+        answer_origin="target",
         category="c",
         source="s",
     )

@@ -1,0 +1,54 @@
+"""How long the samples of a recipe can become, before anything is distilled.
+
+Kept answers are encoded, so their extents are exact. Answers that the target will give are taken to be
+as long as they may be, turn after turn, so the true samples are never longer.
+"""
+
+from collections.abc import Sequence
+
+from eagleray.corpus.accounting import Extent
+from eagleray.corpus.chat import ChatTemplate, RenderError
+from eagleray.corpus.prompt import ASSISTANT, Message, Prompt
+from eagleray.distillation.answers import GivenAnswers
+from eagleray.distillation.config import DistilConfig
+from eagleray.distillation.dialogue import requests_of
+
+
+def planned_extents(
+    prompts: Sequence[Prompt], chat: ChatTemplate, config: DistilConfig, max_prompt_tokens: int
+) -> list[Extent]:
+    """Extents of what the prompts can give; prompts that will be rejected have none."""
+    if config.answers == "keep":
+        given = GivenAnswers(chat, config.supervision, max_prompt_tokens + config.max_new_tokens)
+        return [
+            Extent(
+                category=one.prompt.category, tokens=len(sequence.input_ids), supervised=sequence.supervised
+            )
+            for one in given.answer(prompts).answered
+            for sequence in one.sequences
+        ]
+    extents = (_planned_dialogue(prompt, chat, config, max_prompt_tokens) for prompt in prompts)
+    return [extent for extent in extents if extent is not None]
+
+
+def _planned_dialogue(
+    prompt: Prompt, chat: ChatTemplate, config: DistilConfig, max_prompt_tokens: int
+) -> Extent | None:
+    """One sequence of all turns. Templates that split it repeat history, which no cut can lose more of."""
+    history: list[Message] = []
+    spans: list[tuple[int, int]] = []
+    for request in requests_of(prompt.messages):
+        history += request
+        try:
+            asked_tokens = len(chat.encode(chat.ask(history, prompt.tools)))
+        except RenderError:
+            break
+        start = asked_tokens + len(spans) * config.max_new_tokens
+        if start > max_prompt_tokens:
+            break
+        spans.append((start, start + config.max_new_tokens))
+        history.append(Message(ASSISTANT, ""))
+    if not spans:
+        return None
+    learnt = spans if config.supervision.turns == "all" else spans[-1:]
+    return Extent(category=prompt.category, tokens=spans[-1][1], supervised=tuple(learnt))

@@ -1,0 +1,82 @@
+"""Planned extents bound what the target can give, and are exact for answers that are kept."""
+
+from typing import Any
+
+import pytest
+
+from eagleray.corpus.accounting import Extent
+from eagleray.corpus.chat import ChatTemplate
+from eagleray.corpus.manifest import ContentKey
+from eagleray.corpus.prompt import Message, Prompt
+from eagleray.distillation.answers import GivenAnswers, answer_source
+from eagleray.distillation.config import DistilConfig
+from eagleray.distillation.planned import planned_extents
+from eagleray.engines.native.engine import NativeEngine
+
+
+def conversation(*texts: str, given: str = "") -> Prompt:
+    """User and assistant turns in turn, beginning with the user."""
+    roles = ("user", "assistant") * len(texts)
+    return Prompt(
+        messages=tuple(Message(role, text) for role, text in zip(roles, texts, strict=False)),
+        given=(Message("assistant", given),) if given else (),
+        category="chat",
+        source="test",
+        licence="none",
+    )
+
+
+@pytest.fixture
+def chat(tokenizer: Any) -> ChatTemplate:
+    return ChatTemplate(tokenizer)
+
+
+def test_a_single_turn_is_its_prompt_and_the_longest_answer(chat: ChatTemplate) -> None:
+    prompt = conversation("Hi")
+    asked = len(chat.encode(chat.ask(prompt.messages)))
+    config = DistilConfig(max_new_tokens=7)
+    assert planned_extents([prompt], chat, config, 200) == [
+        Extent(category="chat", tokens=asked + 7, supervised=((asked, asked + 7),))
+    ]
+
+
+def test_no_answer_of_several_turns_is_longer_than_planned(
+    chat: ChatTemplate, tiny_engine: NativeEngine, content_key: ContentKey
+) -> None:
+    prompts = [
+        conversation("Hi", "Hello.", "Count to 3."),
+        conversation("One", "a b c " * 9, "Two", "d", "Three"),
+    ]
+    config = DistilConfig(max_new_tokens=content_key.max_new_tokens)
+    planned = planned_extents(prompts, chat, config, 200)
+    assert [len(extent.supervised) for extent in planned] == [2, 3]
+    answers = answer_source(content_key, chat, tiny_engine, 200, None).answer(prompts).answered
+    for extent, answered in zip(planned, answers, strict=True):
+        for sequence in answered.sequences:
+            assert len(sequence.input_ids) <= extent.tokens
+            for (start, end), (planned_start, planned_end) in zip(
+                sequence.supervised, extent.supervised, strict=False
+            ):
+                assert start <= planned_start
+                assert end <= planned_end
+
+
+def test_only_the_last_turn_is_planned_where_only_it_is_learnt(chat: ChatTemplate) -> None:
+    config = DistilConfig.model_validate({"max_new_tokens": 5, "supervision": {"turns": "last"}})
+    (extent,) = planned_extents([conversation("Hi", "Hello.", "Count.")], chat, config, 200)
+    assert extent.supervised == ((extent.tokens - 5, extent.tokens),)
+
+
+def test_kept_answers_are_planned_exactly(chat: ChatTemplate) -> None:
+    prompts = [conversation("Hi", given="Ok."), conversation("Without an answer")]
+    config = DistilConfig(answers="keep", capture_features=False)
+    (extent,) = planned_extents(prompts, chat, config, 200)
+    answers = GivenAnswers(chat, config.supervision, 1000).answer(prompts)
+    (sequence,) = answers.answered[0].sequences
+    assert (extent.tokens, extent.supervised) == (len(sequence.input_ids), sequence.supervised)
+    # Field case: of 35 ids the answer's two and its end of turn are supervised.
+    assert (extent.tokens, extent.supervised) == (35, ((31, 34),))
+
+
+def test_a_prompt_that_will_be_rejected_is_not_planned(chat: ChatTemplate) -> None:
+    assert planned_extents([conversation("word " * 150)], chat, DistilConfig(), 100) == []
