@@ -39,19 +39,17 @@ def _answered_turn(
     request = chat.ask(history, tools)
     shown = chat.answered(messages, tools)
     closing = chat.closing(history, tools)
-    if not (shown.startswith(request) and shown.endswith(closing)) or len(shown) < len(request) + len(
-        closing
-    ):
+    fits = len(request) + len(closing) <= len(shown)
+    if not (fits and shown.startswith(request) and shown.endswith(closing)):
         raise RenderError(
-            f"the chat template does not show turn {len(history)} as the continuation of its request for an "
-            "answer"
+            f"the chat template does not show turn {len(history)} as the continuation of its request"
         )
     text = shown[len(request) : len(shown) - len(closing)]
     _require_whole(chat, messages, tools, text, shown)
     request_ids = chat.encode(request)
     answer_ids = _continue(chat, request, request_ids, text)
     if chat.decode_after(request_ids, answer_ids) != text:
-        raise RenderError(f"the ids of turn {len(history)} decode to other text than the answer")
+        raise RenderError(f"the tokenizer cannot spell turn {len(history)}: its ids decode to other text")
     end_ids, tail_ids = _split_closing(chat, closing)
     if end_ids[-1] in answer_ids:
         raise RenderError(f"turn {len(history)} holds the end-of-turn token {chat.decode(end_ids[-1:])!r}")

@@ -19,6 +19,9 @@ FinishReason = Literal["stop", "length"]
 ASSISTANT = "assistant"
 """Role of the turns that the target writes."""
 
+TOOL = "tool"
+"""Role of the turns that give the result of a tool call."""
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:

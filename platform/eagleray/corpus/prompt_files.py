@@ -13,7 +13,7 @@ from eagleray.corpus.files import write_text_atomically
 from eagleray.corpus.inputs.base import BadRow, Row, RowError
 from eagleray.corpus.inputs.catalog import container_of, form_of
 from eagleray.corpus.inputs.opening import container_suffix, expand, open_rows
-from eagleray.corpus.prompt import ASSISTANT, Message, Prompt, Reject
+from eagleray.corpus.prompt import ASSISTANT, TOOL, Message, Prompt, Reject
 from eagleray.errors import DataError
 
 
@@ -100,7 +100,7 @@ def _split(messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], tuple[Me
     while end and messages[end - 1].role == ASSISTANT:
         end -= 1
     asked = messages[:end]
-    if not asked or not (asked[-1].content.strip() or asked[-1].role == "tool"):
+    if not asked or not (asked[-1].content.strip() or asked[-1].role == TOOL):
         raise RowError("no text to answer: the last turn before the answer is empty or missing")
     if all(message.role == "system" for message in asked):
         raise RowError("only system turns: nothing asks for an answer")

@@ -41,6 +41,7 @@ class AnswerSource(Protocol):
     """Answers prompts."""
 
     origin: AnswerOrigin
+    chat: ChatTemplate
 
     def answer(self, prompts: Sequence[Prompt], on_progress: Callable[[int], None] | None = None) -> Answers:
         """Answer every prompt, or say why not.

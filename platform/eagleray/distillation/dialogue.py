@@ -8,12 +8,10 @@ follows belongs to it. It is history then, and is not learnt.
 from collections.abc import Sequence
 
 from eagleray.corpus.chat import ChatTemplate, RenderError
-from eagleray.corpus.prompt import ASSISTANT, Message, Prompt
+from eagleray.corpus.prompt import ASSISTANT, TOOL, Message, Prompt
 from eagleray.corpus.supervision import AnsweredTurn
 from eagleray.corpus.thinking import thinking_tokens
 from eagleray.engines.base import CapturedFeatures, Generation
-
-TOOL = "tool"
 
 
 class Dialogue:

@@ -9,14 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eagleray.corpus.manifest import ContentKey
-from eagleray.corpus.prompt import AnswerOrigin, Prompt, Reject
+from eagleray.corpus.prompt import TOOL, AnswerOrigin, Prompt, Reject
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.shards import ShardRecord, write_shard
 from eagleray.corpus.supervision import TrainingSequence
+from eagleray.corpus.supervision_check import check_supervision
 from eagleray.distillation.answers import AnsweredPrompt, AnswerSource
 from eagleray.distillation.plan import ShardJob, sample_id
 from eagleray.engines.base import CapturedFeatures
 from eagleray.targets.feature_store import FeatureStore
+
+CHECKED_SAMPLES = 8
+"""Samples of each shard whose masks are checked before it is published."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +49,17 @@ class ShardDistiller:
     def distil(self, job: ShardJob, on_progress: Callable[[int], None] | None = None) -> ShardReceipt:
         """Answer the prompts of one shard and publish it. A bad prompt becomes a reject, never a failure."""
         answers = self.answers.answer(job.prompts, on_progress)
-        samples = []
-        for sample, captured in self._samples(answers.answered):
+        samples, checked = [], []
+        for prompt, sample, captured in self._samples(answers.answered):
             # Features first: once the manifest names a shard, everything that belongs to it is on disk.
             if self.features is not None and captured is not None:
                 self.features.put(
                     sample.sample_id, sample.input_ids, captured.features_TLD, captured.final_TD
                 )
             samples.append(sample)
+            if not any(message.role == TOOL for message in prompt.messages):
+                checked.append(sample)
+        check_supervision(self.answers.chat, checked[:CHECKED_SAMPLES])
         return ShardReceipt(
             index=job.index,
             record=write_shard(self.folder, job.index, samples),
@@ -63,10 +70,11 @@ class ShardDistiller:
 
     def _samples(
         self, answered: tuple[AnsweredPrompt, ...]
-    ) -> Iterator[tuple[Sample, CapturedFeatures | None]]:
+    ) -> Iterator[tuple[Prompt, Sample, CapturedFeatures | None]]:
         for one in answered:
             for part, (sequence, captured) in enumerate(zip(one.sequences, one.captured, strict=True)):
-                yield to_sample(one.prompt, sequence, part, self.key, self.answers.origin), captured
+                sample = to_sample(one.prompt, sequence, part, self.key, self.answers.origin)
+                yield one.prompt, sample, captured
 
 
 def to_sample(

@@ -95,6 +95,19 @@ def test_a_prompt_that_two_files_share_counts_once_and_is_reported(tmp_path: Pat
     sets = build_prompts(_config(train, [_family("code", 1)]))
     assert [prompt.messages[0].content for prompt in sets.train] == ["one", "two", "three"]
     assert [reject.origin for reject in sets.rejects] == [f"{tmp_path / 'b.jsonl'}:1"]
+    assert sets.rejects[0].reason == f"same prompt as {tmp_path / 'a.jsonl'}:2"
+    assert sets.duplicates == 1
+
+
+def test_duplicates_can_be_kept_and_then_have_ids_of_their_own(tmp_path: Path) -> None:
+    texts = ("Same.", "other", "same. ", "Same.")
+    config = {"train": [_jsonl(tmp_path / "a.jsonl", *texts)], "held_out": [_family("code", 1)]}
+    sets = build_prompts(validate(PromptsConfig, {**config, "duplicates": "keep"}, "test"))
+    assert [prompt.repeat for prompt in sets.train] == [0, 0, 1, 2]
+    assert len({prompt.prompt_id for prompt in sets.train}) == 4
+    assert (sets.duplicates, sets.rejects) == (2, ())
+    dropped = build_prompts(validate(PromptsConfig, config, "test"))
+    assert (len(dropped.train), dropped.duplicates, len(dropped.rejects)) == (2, 2, 2)
 
 
 def test_file_prompts_can_be_capped(tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -5,13 +7,20 @@ import pytest
 import torch
 
 from eagleray.corpus.chat import ChatTemplate
+from eagleray.corpus.config import SupervisionConfig
+from eagleray.corpus.given_answers import given_turns
 from eagleray.corpus.manifest import ContentKey
-from eagleray.corpus.prompt import Prompt, user_prompt
+from eagleray.corpus.prompt import AnswerOrigin, Message, Prompt, Reject, user_prompt
+from eagleray.corpus.prompt_files import read_prompts
 from eagleray.corpus.shards import read_shard
-from eagleray.distillation.answers import answer_source
+from eagleray.corpus.supervision import to_sequences
+from eagleray.distillation.answers import AnsweredPrompt, Answers, answer_source
+from eagleray.distillation.config import DistilConfig
 from eagleray.distillation.plan import ShardJob, plan_shards, sample_id
 from eagleray.distillation.shard_distiller import ShardDistiller
 from eagleray.engines.native.engine import NativeEngine
+from eagleray.errors import ConfigError
+from eagleray.settings import validate
 from eagleray.targets.feature_store import FeatureStore
 
 KEY = ContentKey(
@@ -44,10 +53,12 @@ def distiller(
     folder: Path,
     max_prompt_tokens: int = 200,
     features: FeatureStore | None = None,
+    **changes: Any,
 ) -> ShardDistiller:
+    key = KEY.model_copy(update=changes)
     layers = features.layers if features else None
-    answers = answer_source(KEY, ChatTemplate(tokenizer), engine, max_prompt_tokens, layers)
-    return ShardDistiller(answers, KEY, folder, features)
+    answers = answer_source(key, ChatTemplate(tokenizer), engine, max_prompt_tokens, layers)
+    return ShardDistiller(answers, key, folder, features)
 
 
 def test_the_supervised_span_is_exactly_what_the_engine_emitted(
@@ -118,3 +129,107 @@ def test_sample_ids_differ_with_prompt_target_and_sampling() -> None:
     changes: list[dict[str, Any]] = [{}, {"target_hash": "u"}, {"max_new_tokens": 7}, {"template_hash": "d"}]
     ids = {sample_id(PROMPTS[0], KEY.model_copy(update=change), 0) for change in changes}
     assert len(ids | {sample_id(PROMPTS[1], KEY, 0)}) == 5
+
+
+def test_every_bad_prompt_of_a_shard_is_a_reject_and_nothing_is_missing(
+    tiny_engine: NativeEngine, tokenizer: Any, tmp_path: Path
+) -> None:
+    """S3: too long, empty, and with a lone surrogate, in ten rows."""
+    texts = [f"Count to {number}." for number in range(10)]
+    texts[3], texts[6], texts[7] = "word " * 300, "", "lone \ud83d"
+    path = tmp_path / "ten.jsonl"
+    path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
+    items = list(read_prompts(path, "code", "none"))
+    prompts = tuple(item for item in items if isinstance(item, Prompt))
+    receipt = distiller(tiny_engine, tokenizer, tmp_path).distil(ShardJob(index=0, prompts=prompts))
+    rejects = [*(item for item in items if isinstance(item, Reject)), *receipt.rejects]
+    assert receipt.prompts == len(prompts) == 8
+    assert receipt.record.rows == receipt.record.answered_prompts == 7
+    assert sorted(reject.origin.split(" ")[0] for reject in rejects) == [
+        f"{path}:{line}" for line in (4, 7, 8)
+    ]
+
+
+CHAT = Prompt(
+    messages=(Message("user", "A?"), Message("assistant", "Yes."), Message("user", "B?")),
+    given=(Message("assistant", "No."),),
+    category="chat",
+    source="test",
+    licence="none",
+)
+
+
+def test_features_of_several_turns_are_those_of_the_whole_sequence(
+    tiny_engine: NativeEngine, tokenizer: Any, tmp_path: Path
+) -> None:
+    store = FeatureStore(tmp_path / "features", (0, 2), torch.float32)
+    work = distiller(tiny_engine, tokenizer, tmp_path, features=store, max_new_tokens=40)
+    receipt = work.distil(ShardJob(index=0, prompts=(CHAT, *PROMPTS)))
+    samples = read_shard(tmp_path, receipt.record)
+    for sample in samples:
+        features_TLD, _ = store.get(sample.sample_id, sample.input_ids)
+        ids_BT = torch.tensor([sample.input_ids[:-1]])
+        expected_BTLD, _ = tiny_engine.decoder.capture(ids_BT, torch.tensor([ids_BT.shape[1]]), (0, 2))
+        torch.testing.assert_close(features_TLD, expected_BTLD[0], atol=1e-4, rtol=0)
+
+
+def test_kept_answers_are_marked_as_given_and_run_no_engine(tokenizer: Any, tmp_path: Path) -> None:
+    unused: Any = None
+    work = distiller(unused, tokenizer, tmp_path, answers="keep")
+    receipt = work.distil(ShardJob(index=0, prompts=(CHAT, PROMPTS[0])))
+    (sample,) = read_shard(tmp_path, receipt.record)
+    assert sample.answer_origin == "given"
+    assert [tokenizer.decode(sample.input_ids[start:end]) for start, end in sample.supervised] == [
+        "Yes.<|im_end|>",
+        "No.<|im_end|>",
+    ]
+    assert [reject.reason for reject in receipt.rejects] == ["the row has no answer to keep"]
+
+
+def test_regenerated_answers_are_marked_as_the_targets(
+    tiny_engine: NativeEngine, tokenizer: Any, tmp_path: Path
+) -> None:
+    receipt = distiller(tiny_engine, tokenizer, tmp_path).distil(ShardJob(index=0, prompts=(CHAT,)))
+    assert {sample.answer_origin for sample in read_shard(tmp_path, receipt.record)} == {"target"}
+
+
+def test_a_conversation_that_one_sequence_cannot_hold_gives_numbered_parts_of_distinct_ids(
+    tokenizer: Any, tmp_path: Path
+) -> None:
+    class TwoPieces:
+        """Encodes an answer letter by letter, as a request never is."""
+
+        origin: AnswerOrigin = "target"
+        chat = ChatTemplate(tokenizer)
+
+        def answer(self, prompts: Any, on_progress: Any = None) -> Answers:
+            first, second = given_turns(self.chat, prompts[0])
+            letters = (
+                tuple(id for letter in "Yes." for id in self.chat.encode(letter)) + first.answer_ids[-1:]
+            )
+            turns = [dataclasses.replace(first, answer_ids=letters), second]
+            sequences = tuple(to_sequences(turns, SupervisionConfig()))
+            one = AnsweredPrompt(prompt=prompts[0], sequences=sequences, captured=(None, None))
+            return Answers(answered=(one,), rejects=())
+
+    receipt = ShardDistiller(TwoPieces(), KEY, tmp_path).distil(ShardJob(index=0, prompts=(CHAT,)))
+    samples = read_shard(tmp_path, receipt.record)
+    assert [sample.part for sample in samples] == [0, 1]
+    assert len({sample.sample_id for sample in samples}) == 2
+    assert (receipt.record.rows, receipt.record.answered_prompts, receipt.prompts) == (2, 1, 1)
+    assert tokenizer.decode(samples[1].input_ids[: samples[1].prompt_tokens]).count("Yes.") == 1
+
+
+def test_a_sample_of_kept_answers_has_an_id_of_its_own_answer() -> None:
+    keep = KEY.model_copy(update={"answers": "keep"})
+    other = dataclasses.replace(CHAT, given=(Message("assistant", "Maybe."),))
+    assert sample_id(CHAT, KEY, 0) == sample_id(other, KEY, 0)
+    assert len({sample_id(CHAT, keep, 0), sample_id(other, keep, 0), sample_id(CHAT, KEY, 0)}) == 3
+    assert sample_id(CHAT, KEY, 0) != sample_id(CHAT, KEY, 1)
+    assert sample_id(CHAT, KEY, 0) != sample_id(dataclasses.replace(CHAT, repeat=1), KEY, 0)
+
+
+def test_keeping_answers_and_capturing_features_exclude_each_other() -> None:
+    with pytest.raises(ConfigError, match="set capture_features: false"):
+        validate(DistilConfig, {"answers": "keep"}, "distil")
+    assert validate(DistilConfig, {"answers": "keep", "capture_features": False}, "distil").answers == "keep"

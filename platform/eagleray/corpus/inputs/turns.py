@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from eagleray.corpus.inputs.base import RowError
-from eagleray.corpus.prompt import ASSISTANT, Message, ToolCall
+from eagleray.corpus.prompt import ASSISTANT, TOOL, Message, ToolCall
 
 SHAREGPT_ROLES = {
     "human": "user",
@@ -17,8 +17,8 @@ SHAREGPT_ROLES = {
     "bing": ASSISTANT,
     "bard": ASSISTANT,
     "model": ASSISTANT,
-    "function_response": "tool",
-    "observation": "tool",
+    "function_response": TOOL,
+    "observation": TOOL,
 }
 REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 
@@ -56,7 +56,7 @@ def read_turn(turn: Any) -> Message:
         raise RowError(f"has the role {role!r}, expected text such as 'user'")
     answers = role == ASSISTANT
     return Message(
-        role="tool" if role == "function" else role,
+        role=TOOL if role == "function" else role,
         content=_text(turn.get("content")),
         reasoning=_reasoning(turn) if answers else "",
         tool_calls=_tool_calls(turn) if answers else (),
