@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eagleray.corpus.accounting import LengthQuantiles, TruncationAccount, account, planned_extent
+from eagleray.corpus.accounting import Extent, LengthQuantiles, TruncationAccount, account
 from eagleray.corpus.chat import RenderedPrompt
 from eagleray.corpus.prompt import user_prompt
 from eagleray.corpus.summary import CategorySummary, DatasetSummary
@@ -144,9 +144,13 @@ def make_regime(**changes: Any) -> Regime:
     )
 
 
+def _row(start: int, end: int) -> Extent:
+    return Extent(category="code", tokens=end, supervised=((start, end),))
+
+
 def truncation() -> TruncationAccount:
     """The account of two rows, the second 6 tokens too long."""
-    found = account([planned_extent("code", 8, 12), planned_extent("code", 30, 40)], 64)
+    found = account([_row(8, 20), _row(30, 70)], 64)
     assert found is not None
     return found
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from eagleray.corpus.accounting import Extent, Tally, planned_extent
+from eagleray.corpus.accounting import Extent, Tally
 from eagleray.corpus.sample import Sample
 from eagleray.errors import ConfigError, DataError
 from eagleray.targets.config import FeatureStoreConfig
@@ -19,6 +19,13 @@ from eagleray.training.preflight import (
 
 MakeSamples = Callable[..., list[Sample]]
 CONFIG = TrainingConfig(max_length=16)
+
+
+def extent(category: str, prompt: int, answer: int) -> Extent:
+    """A row of a prompt and a supervised answer."""
+    return Extent(category=category, tokens=prompt + answer, supervised=((prompt, prompt + answer),))
+
+
 GEOMETRY = TargetGeometry.from_config(
     {
         "model_type": "llama",
@@ -45,7 +52,7 @@ def test_existing_ascending_layers_pass() -> None:
 
 def test_prompts_that_leave_no_room_for_answers_are_refused_before_distilling() -> None:
     def planned(*prompt_tokens: int) -> list[Extent]:
-        return [planned_extent("code" if tokens < 40 else "logs", tokens, 12) for tokens in prompt_tokens]
+        return [extent("code" if tokens < 40 else "logs", tokens, 12) for tokens in prompt_tokens]
 
     check_planned(planned(*[20] * 19, 50), CONFIG.model_copy(update={"max_length": 32}), "training")
     with pytest.raises(DataError) as caught:
@@ -89,7 +96,7 @@ def test_a_dataset_without_an_anchor_is_refused_whatever_the_gate(samples: MakeS
 
 
 def test_features_beyond_the_budget_or_the_disk_are_refused_with_the_numbers() -> None:
-    rows, config = [planned_extent("c", 100, 924)] * 2**10, FeatureStoreConfig(budget_gib=2.0)
+    rows, config = [extent("c", 100, 924)] * 2**10, FeatureStoreConfig(budget_gib=2.0)
     assert check_feature_budget(rows, 2048, config, free_bytes=2**40) == 2**31
     with pytest.raises(
         DataError, match=r"2\.25 GiB \(1,048,576 tokens of 2,304 bytes as bfloat16\); .*budget_gib"
