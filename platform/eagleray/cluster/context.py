@@ -77,7 +77,15 @@ def open_run(recipe: PipelineRecipe, listener: ProgressListener) -> RunContext:
     write_json_atomically(folder.recipe, recipe.model_dump(mode="json"))
     write_prompts(folder.train_prompts, prompts.train)
     write_prompts(folder.held_out_prompts, prompts.held_out)
-    write_rejects(folder.rejected_prompts, [*prompts.rejects, *not_shown])
+    rejects = [*prompts.rejects, *not_shown]
+    write_rejects(folder.rejected_prompts, rejects)
+    counts = {
+        "train": len(prompts.train),
+        "held_out": len(held_out),
+        "rejects": len(rejects),
+        "duplicates": prompts.duplicates,
+    }
+    write_json_atomically(folder.prompt_counts, counts)
     return RunContext(
         recipe=recipe,
         folder=folder,

@@ -36,6 +36,11 @@ class RunFolder:
         return self.path / "prompts" / "rejects.jsonl"
 
     @property
+    def prompt_counts(self) -> Path:
+        """How many prompts were drawn, rejected and found twice."""
+        return self.path / "prompts" / "counts.json"
+
+    @property
     def dataset(self) -> Path:
         """Shards and manifest."""
         return self.path / "dataset"
