@@ -35,8 +35,8 @@ class TrainingConfig(Settings):
     optimizer: Literal["muon", "adamw"] = "muon"
     """Muon orthogonalises the update of each matrix and learns as much in about half the passes."""
 
-    muon_iterations: int = Field(default=4, gt=0)
-    """Newton-Schulz iterations of one Muon update; fewer are cheaper and less exact."""
+    muon_iterations: int = Field(default=5, ge=3, le=6)
+    """Iterations that orthogonalise one Muon update; fewer are cheaper and less exact."""
 
     weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled decay of matrices."""
