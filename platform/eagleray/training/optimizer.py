@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from eagleray.training.config import TrainingConfig
-from eagleray.training.muon import Muon
+from eagleray.training.muon import POLAR_EXPRESS, Muon
 
 OUTPUT_MATRICES = ("lm_head.weight", "embed_tokens.weight")
 """Rows of these belong to single tokens; a token's gradient must not be mixed into other rows."""
@@ -25,7 +25,7 @@ class DrafterOptimizer:
                 matrices,
                 config.learning_rate,
                 weight_decay=config.weight_decay,
-                iterations=config.muon_iterations,
+                polynomials=POLAR_EXPRESS[: config.muon_iterations],
             )
             self._optimizers = [muon, _adamw(others, config.adam_learning_rate, 0.0)]
         self._peaks = [group["lr"] for group in self._groups()]

@@ -28,6 +28,12 @@ class Eagle3Config(LayerShape):
     step_loss_decay: float = Field(default=1.0, gt=0, le=1)
     """Weight of each unrolled step relative to the one before it."""
 
+    norm_before_residual: bool = True
+    """Normalise the fused features before, not after, they enter the residual stream. Features of large
+    entries otherwise drown what the layer adds. vLLM reads this from the export; set False for an engine
+    whose EAGLE-3 code does not know the key, as it would run the layer the other way without an error.
+    """
+
     train_head: bool = True
     """Train the drafter's own output matrix; False keeps the target's rows."""
 

@@ -24,7 +24,7 @@ def engine_config(drafter: "Eagle3Drafter") -> dict[str, Any]:
         "draft_vocab_size": len(drafter.d2t),
         "target_hidden_size": drafter.dimensions.hidden_size,
         "num_aux_hidden_states": len(layers),
-        "norm_before_residual": False,
+        "norm_before_residual": drafter.config.norm_before_residual,
         "eagle_aux_hidden_state_layer_ids": [layer + 1 for layer in layers],
         "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": layers},
     }

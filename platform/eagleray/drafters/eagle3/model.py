@@ -2,8 +2,7 @@
 
 Row p holds the features of position p and the embedding of the token at p + 1, and predicts the
 token at p + 2. A draft continues by feeding the layer's own output in place of the features.
-Shapes: N packed rows, L tapped layers, D target width, U draft vocabulary, H query heads,
-G key/value heads, d width of a head.
+Shapes: N packed rows, L tapped layers, D target width, U draft vocabulary, E = 2 D.
 """
 
 from typing import Any
@@ -25,8 +24,9 @@ from eagleray.targets.heads import FrozenHeads
 class Eagle3Layer(nn.Module):
     """The decoder layer; it attends over token and hidden state side by side."""
 
-    def __init__(self, dimensions: Dimensions):
+    def __init__(self, dimensions: Dimensions, *, norm_before_residual: bool):
         super().__init__()
+        self.norm_before_residual = norm_before_residual
         width, eps = dimensions.hidden_size, dimensions.rms_norm_eps
         self.input_layernorm = nn.RMSNorm(width, eps=eps)
         self.hidden_norm = nn.RMSNorm(width, eps=eps)
@@ -34,13 +34,15 @@ class Eagle3Layer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(width, eps=eps)
         self.mlp = SwiGLU(dimensions)
 
-    def join(self, embedding_ND: Tensor, hidden_ND: Tensor) -> Tensor:
-        """What queries, keys and values are made from: [N, 2 D], embedding first."""
-        return torch.cat((self.input_layernorm(embedding_ND), self.hidden_norm(hidden_ND)), -1)
+    def enter(self, embedding_ND: Tensor, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual stream [N, D], and what attention is made from: [N, 2 D], embedding first."""
+        normed_ND = self.hidden_norm(hidden_ND)
+        joined_NE = torch.cat((self.input_layernorm(embedding_ND), normed_ND), -1)
+        return (normed_ND if self.norm_before_residual else hidden_ND), joined_NE
 
-    def finish(self, hidden_ND: Tensor, attended_NE: Tensor) -> Tensor:
+    def finish(self, residual_ND: Tensor, attended_NE: Tensor) -> Tensor:
         """Residual updates after attention. Returns the recurrent state, before the final norm."""
-        hidden_ND = hidden_ND + self.self_attn.o_proj(attended_NE)
+        hidden_ND = residual_ND + self.self_attn.o_proj(attended_NE)
         return hidden_ND + self.mlp(self.post_attention_layernorm(hidden_ND))
 
 
@@ -56,7 +58,7 @@ class Eagle3Drafter(HeadedDrafter):
         self.dimensions = Dimensions.resolve(config, geometry)
         width = geometry.hidden_size
         self.fc = nn.Linear(len(self.tapped_layers) * width, width, bias=False)
-        self.midlayer = Eagle3Layer(self.dimensions)
+        self.midlayer = Eagle3Layer(self.dimensions, norm_before_residual=config.norm_before_residual)
         self.norm = nn.RMSNorm(width, eps=geometry.rms_norm_eps)
         self.lm_head = nn.Linear(width, len(vocabulary.ids_U), bias=False)
         self.rotary = Rotary(geometry, self.dimensions.head_dim)

@@ -27,7 +27,7 @@ class Eagle3Session(DraftSession):
         self.cache = DraftCache(like, drafter.dimensions, layers=1, rows=max_rows, capacity=capacity)
         self.angles = drafter.rotary(torch.arange(capacity, device=like.device))
         self.lengths = [0] * max_rows
-        self.hidden_RD = like.new_zeros(max_rows, like.shape[0])
+        self.residual_RD = like.new_zeros(max_rows, like.shape[0])
         self.joined_RE = like.new_zeros(max_rows, 2 * like.shape[0])
 
     @torch.inference_mode()
@@ -35,30 +35,30 @@ class Eagle3Session(DraftSession):
         """Store keys of the new positions, and the newest one's inputs for the first draft step."""
         layer = self.drafter.midlayer
         seen = Observed.unpad(rows_B, features_BQLD, next_ids_BQ, counts_B, self.lengths)
-        hidden_ND = self.drafter.fuse(seen.features_NLD)
-        joined_NE = layer.join(self.drafter.embed(seen.next_ids_N), hidden_ND)
+        fused_ND = self.drafter.fuse(seen.features_NLD)
+        residual_ND, joined_NE = layer.enter(self.drafter.embed(seen.next_ids_N), fused_ND)
         keys_NGd, values_NGd = layer.self_attn.keys_values(joined_NE, self.angles.at(seen.positions_N))
         self.cache.write(0, seen.rows_N, seen.positions_N, keys_NGd, values_NGd)
-        self.hidden_RD[seen.grown_rows] = hidden_ND[seen.newest_index]
+        self.residual_RD[seen.grown_rows] = residual_ND[seen.newest_index]
         self.joined_RE[seen.grown_rows] = joined_NE[seen.newest_index]
 
     @torch.inference_mode()
     def draft(self, num_rows: int, depth: int) -> Tensor:
         """Greedy chain; steps after the first feed back the drafter's own state and token."""
         layer, attention = self.drafter.midlayer, self.drafter.midlayer.self_attn
-        rows_R = torch.arange(num_rows, device=self.hidden_RD.device)
+        rows_R = torch.arange(num_rows, device=self.residual_RD.device)
         newest_R = torch.tensor(self.lengths[:num_rows], device=rows_R.device) - 1
-        hidden_RD, joined_RE = self.hidden_RD[:num_rows], self.joined_RE[:num_rows]
+        state_RD, joined_RE = self.residual_RD[:num_rows], self.joined_RE[:num_rows]
         drafted: list[Tensor] = []
         for step in range(depth):
             angles = self.angles.at(newest_R + step)
             if step > 0:
-                joined_RE = layer.join(self.drafter.embed(drafted[-1]), hidden_RD)
+                state_RD, joined_RE = layer.enter(self.drafter.embed(drafted[-1]), state_RD)
                 self.cache.write(0, rows_R, newest_R + step, *attention.keys_values(joined_RE, angles))
             visible = [length + step for length in self.lengths[:num_rows]]
             attended = self.cache.attend(0, attention.queries(joined_RE, angles)[:, None], visible)
-            hidden_RD = layer.finish(hidden_RD, attended[:, 0])
-            drafted.append(self.drafter.to_target_ids(self.drafter.logits(hidden_RD).argmax(-1)))
+            state_RD = layer.finish(state_RD, attended[:, 0])
+            drafted.append(self.drafter.to_target_ids(self.drafter.logits(state_RD).argmax(-1)))
         return torch.stack(drafted, 1)
 
     def reset(self, row: int) -> None:
@@ -69,5 +69,5 @@ class Eagle3Session(DraftSession):
         """Copy a row over another one."""
         self.lengths[destination] = self.lengths[source]
         self.cache.move(source, destination)
-        self.hidden_RD[destination] = self.hidden_RD[source]
+        self.residual_RD[destination] = self.residual_RD[source]
         self.joined_RE[destination] = self.joined_RE[source]

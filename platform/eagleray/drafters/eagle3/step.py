@@ -41,15 +41,15 @@ def training_step(drafter: "Eagle3Drafter", batch: TrainingBatch) -> StepTerms:
 def unroll(drafter: "Eagle3Drafter", batch: TrainingBatch, rows: "QueryRows") -> Iterator[Tensor]:
     """Yield the logits [N, U] of each draft step, fed with the sequence's own tokens."""
     attention = UnrolledAttention(drafter, batch, rows)
-    hidden_ND, joined_NE = attention.first_inputs()
+    state_ND, joined_NE = attention.first_inputs()
     for step in range(drafter.config.ttt_steps):
         angles = drafter.rotary(rows.position_N + step)
         if step > 0:
             tokens_N = rows.following(batch.ids_BT, 1 + step)
-            joined_NE = drafter.midlayer.join(drafter.embed(tokens_N), hidden_ND)
+            state_ND, joined_NE = drafter.midlayer.enter(drafter.embed(tokens_N), state_ND)
             attention.add_own(joined_NE, angles)
-        hidden_ND = drafter.midlayer.finish(hidden_ND, attention.attend(joined_NE, angles))
-        yield drafter.logits(hidden_ND)
+        state_ND = drafter.midlayer.finish(state_ND, attention.attend(joined_NE, angles))
+        yield drafter.logits(state_ND)
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class UnrolledAttention:
         # The last position has no following token, so it is no row.
         keys = Packing.in_place(positions_T < batch.lengths_B[:, None] - 1)
         tokens_M = batch.ids_BT[keys.batch_N, keys.slot_N + 1]
-        self.fused_MD = drafter.fuse(batch.features_BTLD[keys.batch_N, keys.slot_N])
-        self.joined_ME = self.layer.join(drafter.embed(tokens_M), self.fused_MD)
+        fused_MD = drafter.fuse(batch.features_BTLD[keys.batch_N, keys.slot_N])
+        self.residual_MD, self.joined_ME = self.layer.enter(drafter.embed(tokens_M), fused_MD)
         keys_MGd, values_MGd = self.layer.self_attn.keys_values(self.joined_ME, drafter.rotary(keys.slot_N))
         self.keys_BGTd = keys.pad(keys_MGd).transpose(1, 2)
         self.values_BGTd = keys.pad(values_MGd).transpose(1, 2)
@@ -99,8 +99,8 @@ class UnrolledAttention:
         self.own_values: list[Tensor] = []
 
     def first_inputs(self) -> tuple[Tensor, Tensor]:
-        """Hidden state and joined input of the query rows at step 0."""
-        return self.fused_MD.index_select(0, self.row_index_N), self.joined_ME.index_select(
+        """Residual stream and joined input of the query rows at step 0."""
+        return self.residual_MD.index_select(0, self.row_index_N), self.joined_ME.index_select(
             0, self.row_index_N
         )
 

@@ -18,12 +18,11 @@ MakeBatch = Callable[..., TrainingBatch]
 Observe = Callable[..., None]
 
 
-@pytest.fixture
-def drafter(heads: FrozenHeads, counts: Tensor) -> Eagle3Drafter:
+@pytest.fixture(params=[True, False], ids=["norm before residual", "norm after residual"])
+def drafter(request: pytest.FixtureRequest, heads: FrozenHeads, counts: Tensor) -> Eagle3Drafter:
     torch.manual_seed(3)
-    return Eagle3Drafter(
-        Eagle3Config(draft_vocab_size=24, ttt_steps=4), heads, DraftVocabulary.from_counts(counts, 24)
-    )
+    config = Eagle3Config(draft_vocab_size=24, ttt_steps=4, norm_before_residual=request.param)
+    return Eagle3Drafter(config, heads, DraftVocabulary.from_counts(counts, 24))
 
 
 @pytest.mark.parametrize("newest", [2, 5, 8])
@@ -93,6 +92,13 @@ def test_a_moved_row_goes_on_and_a_reset_row_starts_over(
     fresh = drafter.open_session(1, 16)
     observe(fresh, batch, 0, 0, 0, 6)
     assert torch.equal(session.draft(1, 3), fresh.draft(1, 3))
+
+
+def test_the_residual_stream_starts_at_the_normed_features_only_when_asked(drafter: Eagle3Drafter) -> None:
+    hidden_ND = torch.full((1, 16), 10.0)
+    residual_ND, _ = drafter.midlayer.enter(torch.zeros(1, 16), hidden_ND)
+    expected = 1.0 if drafter.config.norm_before_residual else 10.0
+    torch.testing.assert_close(residual_ND, torch.full((1, 16), expected))
 
 
 def test_drafts_are_target_ids_of_the_draft_vocabulary(
