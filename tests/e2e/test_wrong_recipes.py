@@ -10,7 +10,7 @@ DEMO = ("jobs.pipeline", "--recipe", "configs/demo.yaml")
 WRONG = {
     "unknown key": (["distil.max_new_tokenz=5"], 2, ["distil.max_new_tokenz", "unknown key"]),
     "missing prompts file": (
-        ["prompts.train=[{kind: jsonl, path: nowhere.jsonl, category: code}]"],
+        ["prompts.train=[{kind: files, path: nowhere.jsonl, category: code}]"],
         3,
         ["nowhere.jsonl", "cannot be read"],
     ),

@@ -24,7 +24,7 @@ from eagleray.evaluation.units import AnswersUnit, DraftChoice, ReferenceUnit, T
 Progress = Callable[[int], None]
 """Called with the number of tokens that were just delivered."""
 
-WARM_UP_TOKENS = 8
+WARM_UP_TOKENS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
