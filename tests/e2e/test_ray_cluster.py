@@ -83,7 +83,7 @@ def test_demo_recipe_runs_as_a_ray_job(cluster: Cluster, tmp_path: Path) -> None
     result = cluster.run(
         "ray", "job", "submit", "--working-dir", ".", "--",
         "python", "-m", "jobs.pipeline", "--recipe", "configs/demo.yaml",
-        *(override.replace(" ", "") for override in TINY), f"run.root={tmp_path}",
+        *TINY, f"run.root={tmp_path}",
     )  # fmt: skip
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
     report = json.loads((tmp_path / "demo" / "report.json").read_text())
