@@ -125,7 +125,7 @@ def measure_all(
                 meter.advance(1, record.unit.name)
         except RayActorError as error:
             raise ClusterError(
-                f"A measuring process died {MAX_RESTARTS + 1} times: {error}. What was measured is kept "
+                f"A measuring process died and was not brought back: {error}. What was measured is kept "
                 f"in {folder}; check memory (evaluation.batch_size, evaluation.workers), then start the "
                 "same command again."
             ) from error
