@@ -8,11 +8,11 @@ from pathlib import Path
 
 from eagleray.corpus.accounting import Extent
 from eagleray.corpus.chat import ChatTemplate, render_prompts, template_hash, tokenizer_hash
-from eagleray.corpus.files import write_json_atomically
 from eagleray.corpus.prompt import Prompt
 from eagleray.corpus.prompt_files import write_prompts, write_rejects
 from eagleray.corpus.prompts import build_prompts
 from eagleray.distillation.planned import planned_extents
+from eagleray.files import write_json_atomically
 from eagleray.monitoring.progress import ProgressListener
 from eagleray.recipe.run_folder import RunFolder
 from eagleray.recipe.sections import PipelineRecipe

@@ -11,7 +11,6 @@ from ray.util import ActorPool
 from eagleray.cluster.context import RunContext
 from eagleray.cluster.stage import StageOutcome
 from eagleray.corpus.chat import ChatTemplate, TemplateArguments, render_prompts
-from eagleray.corpus.files import write_json_atomically
 from eagleray.corpus.prompt import Prompt
 from eagleray.drafters.base import DraftSource
 from eagleray.drafters.catalog import build_drafter
@@ -27,6 +26,7 @@ from eagleray.evaluation.regime import Regime, describe_machine, workload_hash
 from eagleray.evaluation.report import write_report
 from eagleray.evaluation.units import Unit, plan_units
 from eagleray.evaluation.workloads import describe_workloads, group_by_family
+from eagleray.files import write_json_atomically
 from eagleray.monitoring.memory import peak_rss_bytes
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
 from eagleray.recipe.sections import EngineConfig, UntrainedDrafterConfig

@@ -6,11 +6,11 @@ Reads every shard and every feature file once. Needs no cluster.
 from collections.abc import Mapping
 from pathlib import Path
 
-from eagleray.corpus.files import move_aside
 from eagleray.corpus.manifest import ContentKey, Manifest, require_key, write_manifest
 from eagleray.corpus.repair import QUARANTINE, find_damage, quarantine_shards, recover_manifest
 from eagleray.corpus.shards import read_shard
 from eagleray.errors import DataError
+from eagleray.files import move_aside
 from eagleray.settings import Settings
 from eagleray.targets.feature_store import REMEDY, FeatureStore
 

@@ -23,10 +23,10 @@ from torch.nn.parallel import DistributedDataParallel
 from eagleray.cluster.context import RunContext
 from eagleray.cluster.stage import StageOutcome
 from eagleray.corpus.dataset import read_dataset
-from eagleray.corpus.files import write_json_atomically
 from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.folder import drafter_hash, export_drafter
 from eagleray.errors import ClusterError
+from eagleray.files import write_json_atomically
 from eagleray.monitoring.memory import peak_rss_bytes
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
 from eagleray.recipe.sections import TrainedDrafterConfig

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from eagleray.corpus.files import write_text_atomically
 from eagleray.corpus.inputs.base import BadRow, Row, RowError
 from eagleray.corpus.inputs.catalog import container_of, form_of
 from eagleray.corpus.inputs.opening import container_suffix, expand, open_rows
 from eagleray.corpus.prompt import ASSISTANT, TOOL, Message, Prompt, Reject
 from eagleray.errors import DataError
+from eagleray.files import write_text_atomically
 
 
 def read_prompts(path: str | Path, category: str, licence: str) -> Iterator[Prompt | Reject]:

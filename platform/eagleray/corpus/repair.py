@@ -6,7 +6,6 @@ Nothing is made here. The next run of the distil job makes the missing shards an
 from collections.abc import Iterable
 from pathlib import Path
 
-from eagleray.corpus.files import move_aside
 from eagleray.corpus.manifest import (
     BACKUP_NAME,
     MANIFEST_NAME,
@@ -17,6 +16,7 @@ from eagleray.corpus.manifest import (
 )
 from eagleray.corpus.shards import REDO, read_shard
 from eagleray.errors import DataError
+from eagleray.files import move_aside
 
 QUARANTINE = "quarantine"
 """Folder inside a dataset that holds what was moved aside."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from eagleray.corpus.files import to_json, write_text_atomically
 from eagleray.errors import DataError
+from eagleray.files import to_json, write_text_atomically
 
 _SEAL = re.compile(rb'\{\n "sha256": "([0-9a-f]{64})",\n')
 

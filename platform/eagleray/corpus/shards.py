@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from eagleray.corpus.files import write_atomically
 from eagleray.corpus.sample import SHARD_SCHEMA, Sample
 from eagleray.errors import DataError
+from eagleray.files import write_atomically
 from eagleray.settings import Settings
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from eagleray.corpus.files import write_json_atomically, write_text_atomically
 from eagleray.evaluation.html import render_html
+from eagleray.files import write_json_atomically, write_text_atomically
 
 
 def write_report(folder: Path, report: dict[str, Any]) -> tuple[Path, Path]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eagleray.errors import DataError
+from eagleray.files import write_json_atomically
 from eagleray.settings import Settings
 
 
@@ -68,11 +69,7 @@ def read_stage(folder: Path, stage: str) -> StageRecord:
 
 def save_stage(folder: Path, record: StageRecord) -> None:
     """Write a stage record atomically."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{record.stage}.json"
-    aside = path.with_suffix(".aside")
-    aside.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
-    aside.replace(path)
+    write_json_atomically(folder / f"{record.stage}.json", record.model_dump(mode="json"))
 
 
 def reopen_stage(folder: Path, stage: str) -> None:

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from eagleray.errors import ArtifactError
+from eagleray.files import flush
 from eagleray.training.state import TrainingState
 
 WEIGHTS = "drafter.safetensors"
@@ -65,10 +66,10 @@ class CheckpointFolder:
         hashes = {name: _sha256(aside / name) for name in (WEIGHTS, OPTIMIZER, STATE)}
         (aside / MARKER).write_text(json.dumps({"sha256": hashes}))
         for name in (*hashes, MARKER):
-            _sync(aside / name)
+            flush(aside / name)
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(aside, folder)
-        _sync(self.root)
+        flush(self.root)
         self._delete_old()
         return folder
 
@@ -137,11 +138,3 @@ def find_defect(folder: Path) -> str | None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

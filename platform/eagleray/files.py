@@ -14,10 +14,9 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write(aside)
-        with aside.open("rb") as stream:
-            os.fsync(stream.fileno())
+        flush(aside)
         os.replace(aside, path)
-        _flush_folder(path.parent)
+        flush(path.parent)
     finally:
         aside.unlink(missing_ok=True)
 
@@ -45,9 +44,9 @@ def move_aside(path: Path, folder: Path) -> Path:
     return path.rename(aside)
 
 
-def _flush_folder(folder: Path) -> None:
-    """Make a renaming survive a loss of power: it is a change of the folder, not of the file."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def flush(path: Path) -> None:
+    """Make a file's content, or the renamings in a folder, survive a loss of power."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
