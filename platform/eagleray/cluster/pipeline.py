@@ -15,9 +15,8 @@ from eagleray.cluster.stage import Stage, StageOutcome, run_stage
 from eagleray.cluster.train import train_drafter
 from eagleray.corpus.dataset import read_dataset
 from eagleray.corpus.manifest import ContentKey
-from eagleray.corpus.prompt import Prompt
 from eagleray.corpus.summary import summarise_dataset
-from eagleray.distillation.plan import ENCODER_VERSION
+from eagleray.distillation.plan import ENCODER_VERSION, prompts_hash
 from eagleray.recipe.sections import PipelineRecipe
 from eagleray.recipe.stages import begin_stage, read_stage, reopen_stage
 from eagleray.settings import fingerprint
@@ -42,7 +41,7 @@ def run_stages(run: RunContext, stages: Sequence[Stage]) -> None:
     for stage in stages:
         run_stage(stage, run.folder.stages)
         if stage.name == EVALUATE:
-            write_run_report(run, [read_stage(run.folder.stages, name.name) for name in plan_stages(run)])
+            write_run_report(run, [read_stage(run.folder.stages, each.name) for each in plan_stages(run)])
 
 
 def min_cpus(recipe: PipelineRecipe) -> int:
@@ -55,7 +54,7 @@ def content_key(run: RunContext) -> ContentKey:
     """Everything that the content of the dataset depends on."""
     return ContentKey(
         encoder_version=ENCODER_VERSION,
-        prompts_hash=prompts_hash(run.train_prompts, with_answers=run.recipe.distil.answers == "keep"),
+        prompts_hash=prompts_hash(run.train_prompts, run.recipe.distil.answers),
         target_hash=run.identity.target_hash,
         tokenizer_hash=run.identity.tokenizer_hash,
         template_hash=run.identity.template_hash,
@@ -67,16 +66,6 @@ def content_key(run: RunContext) -> ContentKey:
         sampling="greedy",
         max_new_tokens=run.recipe.distil.max_new_tokens,
         rows_per_shard=run.recipe.distil.rows_per_shard,
-    )
-
-
-def prompts_hash(prompts: Sequence[Prompt], *, with_answers: bool = False) -> str:
-    """Hash of prompts and their order, and of the answers they came with."""
-    return fingerprint(
-        [
-            [prompt.conversation_id if with_answers else prompt.prompt_id, prompt.category]
-            for prompt in prompts
-        ]
     )
 
 
@@ -158,7 +147,7 @@ def _evaluate_stage(run: RunContext) -> Stage:
         inputs=lambda: {
             "target": run.identity.target_hash,
             "template": run.identity.template_hash,
-            "held_out": prompts_hash(run.held_out_prompts),
+            "held_out": prompts_hash(run.held_out_prompts, "regenerate"),
             "drafters": hashes(),
             "engine": recipe.engine.model_dump(mode="json"),
             "evaluation": recipe.evaluation.model_dump(mode="json"),

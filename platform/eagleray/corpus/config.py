@@ -10,6 +10,9 @@ MtBenchCategory = Literal[
     "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"
 ]
 
+AnswersFrom = Literal["regenerate", "keep"]
+"""Who writes the answers: the target, or whoever wrote the input rows."""
+
 
 class FamilySource(Settings):
     """Prompts written from templates that ship with EagleRay."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from eagleray.corpus.config import AnswersFrom
 from eagleray.corpus.prompt import Reject
 from eagleray.corpus.sealed import SealError, read_sealed_json, write_sealed_json
 from eagleray.corpus.shards import ShardRecord
@@ -40,7 +41,7 @@ class ContentKey(Settings):
     """the chat template of the target"""
     template_arguments: dict[str, bool | int | float | str]
     """the arguments of the chat template (prompts.template_arguments)"""
-    answers: Literal["regenerate", "keep"]
+    answers: AnswersFrom
     """who writes the answers (distil.answers)"""
     supervised_turns: Literal["all", "last"]
     """which answers are learnt (distil.supervision.turns)"""

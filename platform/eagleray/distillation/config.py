@@ -1,17 +1,15 @@
 """Who answers the prompts, what is learnt of the answers, and how they are cut into shards."""
 
-from typing import Literal
-
 from pydantic import Field, model_validator
 
-from eagleray.corpus.config import SupervisionConfig
+from eagleray.corpus.config import AnswersFrom, SupervisionConfig
 from eagleray.settings import Settings
 
 
 class DistilConfig(Settings):
     """The distil section of a recipe."""
 
-    answers: Literal["regenerate", "keep"] = "regenerate"
+    answers: AnswersFrom = "regenerate"
     """`regenerate`: the target answers every user turn itself, its own answers being the history.
     `keep`: the answers of the input rows are taken as they are and every sample is marked as off-policy;
     a drafter trained on them learns to agree with whoever wrote them, not with the target."""

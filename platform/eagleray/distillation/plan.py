@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from eagleray.corpus.config import AnswersFrom
 from eagleray.corpus.manifest import ContentKey
 from eagleray.corpus.prompt import Prompt
 from eagleray.settings import fingerprint
@@ -27,16 +28,21 @@ def plan_shards(prompts: Sequence[Prompt], rows_per_shard: int) -> list[ShardJob
     ]
 
 
-def content_id(prompt: Prompt, key: ContentKey) -> str:
+def content_id(prompt: Prompt, answers: AnswersFrom) -> str:
     """Hash of what a prompt contributes to a dataset: with kept answers, the answers too."""
-    return prompt.conversation_id if key.answers == "keep" else prompt.prompt_id
+    return prompt.conversation_id if answers == "keep" else prompt.prompt_id
+
+
+def prompts_hash(prompts: Sequence[Prompt], answers: AnswersFrom) -> str:
+    """Hash of what prompts contribute, and of their order."""
+    return fingerprint([[content_id(prompt, answers), prompt.category] for prompt in prompts])
 
 
 def sample_id(prompt: Prompt, key: ContentKey, last_turn: int) -> str:
     """Stable id of a sample: hash of prompt, target, template and sampling, and the turn it ends with."""
     return fingerprint(
         [
-            content_id(prompt, key),
+            content_id(prompt, key.answers),
             last_turn,
             key.target_hash,
             key.template_hash,

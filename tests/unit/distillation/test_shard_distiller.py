@@ -9,7 +9,6 @@ import torch
 from eagleray.corpus.chat import ChatTemplate
 from eagleray.corpus.config import SupervisionConfig
 from eagleray.corpus.given_answers import given_turns
-from eagleray.corpus.manifest import ContentKey
 from eagleray.corpus.prompt import AnswerOrigin, Message, Prompt, Reject, user_prompt
 from eagleray.corpus.prompt_files import read_prompts
 from eagleray.corpus.shards import read_shard
@@ -22,22 +21,9 @@ from eagleray.engines.native.engine import NativeEngine
 from eagleray.errors import ConfigError
 from eagleray.settings import validate
 from eagleray.targets.feature_store import FeatureStore
+from tests.unit import conftest
 
-KEY = ContentKey(
-    encoder_version=1,
-    prompts_hash="p",
-    target_hash="t",
-    tokenizer_hash="k",
-    template_hash="c",
-    template_arguments={},
-    answers="regenerate",
-    supervised_turns="all",
-    supervised_thinking=True,
-    dtype="float32",
-    sampling="greedy",
-    max_new_tokens=6,
-    rows_per_shard=4,
-)
+KEY = conftest.KEY.model_copy(update={"max_new_tokens": 6, "rows_per_shard": 4})
 
 
 def prompt(text: str) -> Prompt:

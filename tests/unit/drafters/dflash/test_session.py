@@ -36,18 +36,6 @@ def test_a_draft_is_the_training_block_of_its_anchor(
         assert torch.equal(session.draft(1, 4)[0], rehearsed[n])
 
 
-def test_observing_in_pieces_with_drafts_between_equals_observing_at_once(
-    drafter: DFlashDrafter, make_batch: MakeBatch, observe: Observe
-) -> None:
-    batch = make_batch((3, 16))
-    whole, pieces = drafter.open_session(1, 16), drafter.open_session(1, 16)
-    observe(whole, batch, 0, 0, 0, 11)
-    for start, end in [(0, 4), (4, 5), (5, 8), (8, 11)]:
-        observe(pieces, batch, 0, 0, start, end)
-        pieces.draft(1, 4)
-    assert torch.equal(whole.draft(1, 4), pieces.draft(1, 4))
-
-
 def test_ragged_rows_draft_as_they_would_alone_and_rows_can_move(
     drafter: DFlashDrafter, make_batch: MakeBatch, observe: Observe
 ) -> None:

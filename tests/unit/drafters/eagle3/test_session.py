@@ -46,18 +46,6 @@ def test_a_chain_is_the_unrolled_training_step_at_its_own_tokens(
     assert drafted.tolist() == choices
 
 
-def test_observing_in_pieces_with_drafts_between_equals_observing_at_once(
-    drafter: Eagle3Drafter, make_batch: MakeBatch, observe: Observe
-) -> None:
-    batch = make_batch((3, 16))
-    whole, pieces = drafter.open_session(1, 16), drafter.open_session(1, 16)
-    observe(whole, batch, 0, 0, 0, 11)
-    for start, end in [(0, 4), (4, 5), (5, 8), (8, 11)]:
-        observe(pieces, batch, 0, 0, start, end)
-        pieces.draft(1, 5)
-    assert torch.equal(whole.draft(1, 5), pieces.draft(1, 5))
-
-
 def test_ragged_rows_draft_as_they_would_alone(
     drafter: Eagle3Drafter, make_batch: MakeBatch, observe: Observe
 ) -> None:
