@@ -64,19 +64,32 @@ class StepTerms:
     """Per draft slot: supervised predictions."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """Newly committed positions of some session rows, padded to the longest."""
+
+    rows_B: Tensor
+    """int64 session rows."""
+
+    features_BQLD: Tensor
+    """Outputs of the tapped layers at each row's next `counts_B` positions, in order."""
+
+    final_BQD: Tensor
+    """Last hidden state after the target's final norm, at the same positions."""
+
+    next_ids_BQ: Tensor
+    """The token that follows each of these positions."""
+
+    counts_B: Tensor
+    """How many of the Q positions are real for each row; the rest is padding. Zero is allowed."""
+
+
 class DraftSession(ABC):
     """The state of a drafter over the rows of one running batch."""
 
     @abstractmethod
-    def observe(self, rows_B: Tensor, features_BQLD: Tensor, next_ids_BQ: Tensor, counts_B: Tensor) -> None:
-        """Take in newly committed positions.
-
-        Args:
-            rows_B: int64 session rows.
-            features_BQLD: Target features of each row's next `counts_B` positions, in order.
-            next_ids_BQ: The token that follows each of these positions.
-            counts_B: How many of the Q positions are real for each row; the rest is padding. Zero is allowed.
-        """
+    def observe(self, committed: Committed) -> None:
+        """Take in newly committed positions."""
 
     @abstractmethod
     def draft(self, num_rows: int, depth: int) -> Tensor:

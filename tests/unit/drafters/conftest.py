@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagleray.drafters.base import DraftSession, TrainingBatch
+from eagleray.drafters.base import Committed, DraftSession, TrainingBatch
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.heads import FrozenHeads
 
@@ -72,10 +72,13 @@ def observe() -> Callable[[DraftSession, TrainingBatch, int, int, int, int], Non
         session: DraftSession, batch: TrainingBatch, source: int, row: int, start: int, end: int
     ) -> None:
         session.observe(
-            torch.tensor([row]),
-            batch.features_BTLD[None, source, start:end],
-            batch.ids_BT[None, source, start + 1 : end + 1],
-            torch.tensor([end - start]),
+            Committed(
+                rows_B=torch.tensor([row]),
+                features_BQLD=batch.features_BTLD[None, source, start:end],
+                final_BQD=batch.final_BTD[None, source, start:end],
+                next_ids_BQ=batch.ids_BT[None, source, start + 1 : end + 1],
+                counts_B=torch.tensor([end - start]),
+            )
         )
 
     return show

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eagleray.drafters.base import Committed
+
 
 @dataclass(frozen=True)
 class Observed:
     """What one `observe` call brought."""
 
     features_NLD: Tensor
+    final_ND: Tensor
     next_ids_N: Tensor
     rows_N: Tensor
     positions_N: Tensor
@@ -23,30 +26,31 @@ class Observed:
     """Index among the N of the newest position of each grown row."""
 
     @classmethod
-    def unpad(
-        cls, rows_B: Tensor, features_BQLD: Tensor, next_ids_BQ: Tensor, counts_B: Tensor, lengths: list[int]
-    ) -> "Observed":
+    def unpad(cls, committed: Committed, lengths: list[int]) -> "Observed":
         """Drop the padding, number the positions after each row's length, and advance `lengths`."""
         rows: list[int] = []
         positions: list[int] = []
         index: list[int] = []
         grown: list[int] = []
         newest: list[int] = []
-        for b, (row, count) in enumerate(zip(rows_B.tolist(), counts_B.tolist(), strict=True)):
+        width = committed.next_ids_BQ.shape[1]
+        counts = zip(committed.rows_B.tolist(), committed.counts_B.tolist(), strict=True)
+        for b, (row, count) in enumerate(counts):
             if count == 0:
                 continue
-            start = b * next_ids_BQ.shape[1]
+            start = b * width
             index.extend(range(start, start + count))
             rows.extend([row] * count)
             positions.extend(range(lengths[row], lengths[row] + count))
             lengths[row] += count
             grown.append(row)
             newest.append(len(index) - 1)
-        device = next_ids_BQ.device
+        device = committed.next_ids_BQ.device
         index_N = torch.tensor(index, dtype=torch.int64, device=device)
         return cls(
-            features_BQLD.flatten(0, 1).index_select(0, index_N),
-            next_ids_BQ.flatten().index_select(0, index_N),
+            committed.features_BQLD.flatten(0, 1).index_select(0, index_N),
+            committed.final_BQD.flatten(0, 1).index_select(0, index_N),
+            committed.next_ids_BQ.flatten().index_select(0, index_N),
             torch.tensor(rows, dtype=torch.int64, device=device),
             torch.tensor(positions, dtype=torch.int64, device=device),
             grown,

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eagleray.drafters.base import DraftSession
+from eagleray.drafters.base import Committed, DraftSession
 from eagleray.drafters.blocks.kv_cache import DraftCache
 from eagleray.drafters.blocks.observed import Observed
 
@@ -34,9 +34,9 @@ class DFlashSession(DraftSession):
         self.anchors_R = torch.zeros(max_rows, dtype=torch.int64, device=like.device)
 
     @torch.inference_mode()
-    def observe(self, rows_B: Tensor, features_BQLD: Tensor, next_ids_BQ: Tensor, counts_B: Tensor) -> None:
+    def observe(self, committed: Committed) -> None:
         """Store every layer's injected keys and values of the new positions, and the new anchors."""
-        seen = Observed.unpad(rows_B, features_BQLD, next_ids_BQ, counts_B, self.lengths)
+        seen = Observed.unpad(committed, self.lengths)
         fused_ND = self.drafter.fuse(seen.features_NLD)
         angles = self.angles.at(seen.positions_N)
         for index, layer in enumerate(self.drafter.stack()):

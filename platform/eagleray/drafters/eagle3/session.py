@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from eagleray.drafters.base import DraftSession
+from eagleray.drafters.base import Committed, DraftSession
 from eagleray.drafters.blocks.kv_cache import DraftCache
 from eagleray.drafters.blocks.observed import Observed
 
@@ -31,10 +31,10 @@ class Eagle3Session(DraftSession):
         self.joined_RE = like.new_zeros(max_rows, 2 * like.shape[0])
 
     @torch.inference_mode()
-    def observe(self, rows_B: Tensor, features_BQLD: Tensor, next_ids_BQ: Tensor, counts_B: Tensor) -> None:
+    def observe(self, committed: Committed) -> None:
         """Store keys of the new positions, and the newest one's inputs for the first draft step."""
         layer = self.drafter.midlayer
-        seen = Observed.unpad(rows_B, features_BQLD, next_ids_BQ, counts_B, self.lengths)
+        seen = Observed.unpad(committed, self.lengths)
         fused_ND = self.drafter.fuse(seen.features_NLD)
         residual_ND, joined_NE = layer.enter(self.drafter.embed(seen.next_ids_N), fused_ND)
         keys_NGd, values_NGd = layer.self_attn.keys_values(joined_NE, self.angles.at(seen.positions_N))

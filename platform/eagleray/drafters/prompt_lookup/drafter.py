@@ -8,7 +8,7 @@ told the token that follows each position), which loses nothing but n-grams that
 import torch
 from torch import Tensor
 
-from eagleray.drafters.base import NO_DRAFT, DraftSession, DraftSource
+from eagleray.drafters.base import NO_DRAFT, Committed, DraftSession, DraftSource
 from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
 
 
@@ -53,9 +53,10 @@ class PromptLookupSession(DraftSession):
         self._config = config
         self._histories = [History(config) for _ in range(max_rows)]
 
-    def observe(self, rows_B: Tensor, features_BQLD: Tensor, next_ids_BQ: Tensor, counts_B: Tensor) -> None:
+    def observe(self, committed: Committed) -> None:
         """Append the committed tokens."""
-        for row, ids, count in zip(rows_B.tolist(), next_ids_BQ.tolist(), counts_B.tolist(), strict=True):
+        rows, counts = committed.rows_B.tolist(), committed.counts_B.tolist()
+        for row, ids, count in zip(rows, committed.next_ids_BQ.tolist(), counts, strict=True):
             self._histories[row].extend(ids[:count])
 
     def draft(self, num_rows: int, depth: int) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from eagleray.drafters.base import NO_DRAFT, DraftSession
+from eagleray.drafters.base import NO_DRAFT, Committed, DraftSession
 from eagleray.engines.base import DraftSetting
 from eagleray.engines.native.rows import Row
 from eagleray.engines.native.stopwatch import Stopwatch
@@ -97,8 +97,11 @@ class RunningBatch:
                     torch.cat([prompt[1:], first_id_1])
                     for prompt, first_id_1 in zip(prompts, first_ids_B.split(1), strict=True)
                 ]
-                features_BQLD = pad_sequence(features_TLD.split(lengths), batch_first=True)
-                self._observe(first_row, lengths, features_BQLD, pad_sequence(next_ids, batch_first=True))
+                features_BQLD, final_BQD, next_ids_BQ = (
+                    pad_sequence(rows, batch_first=True)
+                    for rows in (features_TLD.split(lengths), final_TD.split(lengths), next_ids)
+                )
+                self._observe(first_row, lengths, features_BQLD, final_BQD, next_ids_BQ)
 
     def cycle(self) -> int:
         """Draft and verify once for every row. Returns the tokens delivered."""
@@ -117,7 +120,7 @@ class RunningBatch:
             self._cache.advance(slot, delivered[slot])
         self._keep(self.rows, features_BPLD, final_BPD, delivered)
         with self._stopwatch.phase("draft"):
-            self._observe(0, delivered, features_BPLD, verdict.committed_BP)
+            self._observe(0, delivered, features_BPLD, final_BPD, verdict.committed_BP)
         return sum(delivered)
 
     def release(self) -> None:
@@ -163,7 +166,14 @@ class RunningBatch:
         for row, row_features, row_final, count in zip(rows, features, final, counts, strict=True):
             row.keep(row_features[:count, self._taps.capture], row_final[:count])
 
-    def _observe(self, first_row: int, counts: list[int], features_BQLD: Tensor, next_ids_BQ: Tensor) -> None:
+    def _observe(
+        self,
+        first_row: int,
+        counts: list[int],
+        features_BQLD: Tensor,
+        final_BQD: Tensor,
+        next_ids_BQ: Tensor,
+    ) -> None:
         """Tell the drafter what was committed in the rows from `first_row` on that still run."""
         if self._session is None:
             return
@@ -171,11 +181,16 @@ class RunningBatch:
         if not running:
             return
         if len(running) < len(counts):
-            features_BQLD, next_ids_BQ = features_BQLD[running], next_ids_BQ[running]
+            features_BQLD, final_BQD, next_ids_BQ = (
+                rows[running] for rows in (features_BQLD, final_BQD, next_ids_BQ)
+            )
         device = self._decoder.device
         self._session.observe(
-            torch.tensor([first_row + place for place in running], device=device),
-            features_BQLD[:, :, self._taps.drafter],
-            next_ids_BQ,
-            torch.tensor([counts[place] for place in running], device=device),
+            Committed(
+                rows_B=torch.tensor([first_row + place for place in running], device=device),
+                features_BQLD=features_BQLD[:, :, self._taps.drafter],
+                final_BQD=final_BQD,
+                next_ids_BQ=next_ids_BQ,
+                counts_B=torch.tensor([counts[place] for place in running], device=device),
+            )
         )

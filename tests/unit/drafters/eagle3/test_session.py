@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eagleray.drafters.base import TrainingBatch
+from eagleray.drafters.base import Committed, TrainingBatch
 from eagleray.drafters.blocks.draft_vocab import DraftVocabulary
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.eagle3.model import Eagle3Drafter
@@ -56,7 +56,15 @@ def test_ragged_rows_draft_as_they_would_alone(
         most = max(counts)
         features = torch.stack([batch.features_BTLD[r, s : s + most] for r, s in enumerate(start)])
         following = torch.stack([batch.ids_BT[r, s + 1 : s + 1 + most] for r, s in enumerate(start)])
-        ragged.observe(torch.arange(3), features, following, torch.tensor(counts))
+        ragged.observe(
+            Committed(
+                rows_B=torch.arange(3),
+                features_BQLD=features,
+                final_BQD=features[:, :, 0],
+                next_ids_BQ=following,
+                counts_B=torch.tensor(counts),
+            )
+        )
     drafted = ragged.draft(3, 4)
     for row, end in enumerate(ends):
         alone = drafter.open_session(1, 16)

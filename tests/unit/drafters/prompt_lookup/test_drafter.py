@@ -4,7 +4,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from eagleray.drafters.base import NO_DRAFT
+from eagleray.drafters.base import NO_DRAFT, Committed
 from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
 from eagleray.drafters.prompt_lookup.drafter import PromptLookupDrafter
 
@@ -16,10 +16,13 @@ def open_session(max_rows: int = 2, **settings: int):
 
 def tell(session, row: int, ids: list[int], padding: int = 0) -> None:
     session.observe(
-        torch.tensor([row]),
-        torch.empty(1, len(ids) + padding, 0, 8),
-        torch.tensor([ids + [77] * padding]),
-        torch.tensor([len(ids)]),
+        Committed(
+            rows_B=torch.tensor([row]),
+            features_BQLD=torch.empty(1, len(ids) + padding, 0, 8),
+            final_BQD=torch.empty(1, len(ids) + padding, 8),
+            next_ids_BQ=torch.tensor([ids + [77] * padding]),
+            counts_B=torch.tensor([len(ids)]),
+        )
     )
 
 

@@ -73,8 +73,9 @@ class ScriptedSession(DraftSession):
         self._wrong_slots = wrong_slots
         self._seen: list[tuple[int, ...]] = [() for _ in range(max_rows)]
 
-    def observe(self, rows_B, features_BQLD, next_ids_BQ, counts_B):
-        for row, ids, count in zip(rows_B.tolist(), next_ids_BQ.tolist(), counts_B.tolist(), strict=True):
+    def observe(self, committed):
+        rows, counts = committed.rows_B.tolist(), committed.counts_B.tolist()
+        for row, ids, count in zip(rows, committed.next_ids_BQ.tolist(), counts, strict=True):
             self._seen[row] += tuple(ids[:count])
 
     def draft(self, num_rows, depth):

@@ -269,8 +269,8 @@ class Forwarding(DraftSession):
     def __init__(self, inner, max_rows):
         self.inner = inner
 
-    def observe(self, rows_B, features_BQLD, next_ids_BQ, counts_B):
-        self.inner.observe(rows_B, features_BQLD, next_ids_BQ, counts_B)
+    def observe(self, committed):
+        self.inner.observe(committed)
 
     def draft(self, num_rows, depth):
         return self.inner.draft(num_rows, depth)
@@ -290,10 +290,15 @@ class Diary(Forwarding):
         self.rows = [[] for _ in range(max_rows)]
         self.closed = []
 
-    def observe(self, rows_B, features_BQLD, next_ids_BQ, counts_B):
-        super().observe(rows_B, features_BQLD, next_ids_BQ, counts_B)
-        for place, (row, count) in enumerate(zip(rows_B.tolist(), counts_B.tolist(), strict=True)):
-            told = zip(next_ids_BQ[place, :count].tolist(), features_BQLD[place, :count], strict=True)
+    def observe(self, committed):
+        super().observe(committed)
+        rows, counts = committed.rows_B.tolist(), committed.counts_B.tolist()
+        for place, (row, count) in enumerate(zip(rows, counts, strict=True)):
+            told = zip(
+                committed.next_ids_BQ[place, :count].tolist(),
+                committed.features_BQLD[place, :count],
+                strict=True,
+            )
             self.rows[row].extend(told)
 
     def reset(self, row):
