@@ -143,13 +143,14 @@ class RunningBatch:
         """Proposals [B, K], and how many of each row's are to be judged; K is the largest of these."""
         # The bonus token takes the last place, so a draft never fills the room that is left.
         limits = [min(self._depth, row.room - 1) for row in self.rows]
-        depth = max(limits)
-        if self._session is None or depth == 0:
+        if self._session is None or max(limits) == 0:
             empty = torch.empty(len(self.rows), 0, dtype=torch.long, device=self._decoder.device)
             return empty, [0] * len(self.rows)
-        draft_BK = self._session.draft(len(self.rows), depth)
+        # Always at full depth: what a block drafter proposes for a slot depends on the slots after it, and
+        # a row's drafts must not depend on how much room its neighbours have.
+        draft_BK = self._session.draft(len(self.rows), self._depth)
         drafted = [
-            min(limit, ids.index(NO_DRAFT) if NO_DRAFT in ids else depth)
+            min(limit, ids.index(NO_DRAFT) if NO_DRAFT in ids else self._depth)
             for limit, ids in zip(limits, draft_BK.tolist(), strict=True)
         ]
         return draft_BK[:, : max(drafted)], drafted
