@@ -4,6 +4,7 @@ from eagleray.corpus.inputs.base import Container, Row, RowError, RowForm
 from eagleray.corpus.inputs.chat_rows import ChatRows
 from eagleray.corpus.inputs.json_array import JsonArray
 from eagleray.corpus.inputs.json_lines import JsonLines
+from eagleray.corpus.inputs.opening import COMPRESSIONS
 from eagleray.corpus.inputs.parquet import Parquet
 from eagleray.corpus.inputs.plain_rows import PlainRows
 from eagleray.corpus.inputs.serving_logs import ServingLogs
@@ -27,7 +28,7 @@ def container_of(suffix: str, path: str) -> Container:
     known = ", ".join(suffix for container in CONTAINERS for suffix in container.suffixes)
     raise DataError(
         f"Prompts file {path} ends in {suffix or 'nothing'}; expected one of {known}, "
-        "perhaps followed by .gz or .zst. Rename it."
+        f"perhaps followed by one of {', '.join(COMPRESSIONS)}. Rename it."
     )
 
 

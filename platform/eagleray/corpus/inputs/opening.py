@@ -3,17 +3,19 @@
 import fnmatch
 import glob
 import io
+import lzma
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
 
 from eagleray.errors import DataError
 
-COMPRESSIONS = (".gz", ".zst", ".bz2", ".lz4")
+XZ = ".xz"
+COMPRESSIONS = (".gz", ".zst", ".bz2", ".lz4", XZ)
 BUFFER_BYTES = 1 << 20
 
 
@@ -52,19 +54,23 @@ def open_rows(path: str, *, seekable: bool) -> Iterator[io.BufferedReader]:
         DataError: It cannot be opened, or what is read inside the block turns out to be damaged.
     """
     try:
-        filesystem, inner = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
-        if seekable:
-            opened = filesystem.open_input_file(inner)
-        else:
-            opened = filesystem.open_input_stream(inner, compression="detect", buffer_size=BUFFER_BYTES)
-        # pyarrow's files read into buffers as raw streams do, without saying so by type.
-        with io.BufferedReader(cast("Any", opened), BUFFER_BYTES) as stream:
+        with io.BufferedReader(_open(path, seekable), BUFFER_BYTES) as stream:
             yield stream
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, EOFError, lzma.LZMAError, pa.ArrowException) as error:
         raise DataError(
             f"Prompts file {path} cannot be read: {error} (looked in {Path.cwd()}). "
             "Set the `path` of this prompts source to a readable file."
         ) from None
+
+
+def _open(path: str, seekable: bool) -> Any:
+    """A file that reads into buffers as raw streams do, without saying so by type."""
+    filesystem, inner = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
+    if seekable:
+        return filesystem.open_input_file(inner)
+    if path.lower().endswith(XZ):  # the one compression that pyarrow does not know
+        return lzma.LZMAFile(filesystem.open_input_stream(inner, buffer_size=BUFFER_BYTES))
+    return filesystem.open_input_stream(inner, compression="detect", buffer_size=BUFFER_BYTES)
 
 
 def _expand_remote(pattern: str) -> list[str]:

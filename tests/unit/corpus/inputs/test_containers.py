@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import lzma
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -34,22 +35,36 @@ def _lines() -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS).encode()
 
 
-def _compress(path: Path, codec: str, content: bytes) -> None:
-    with pa.CompressedOutputStream(str(path), codec) as stream:
+def _compress(path: Path, content: bytes) -> bytes:
+    """The content as the ending of the file says."""
+    if path.suffix == ".xz":
+        return lzma.compress(content)
+    codec = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}.get(path.suffix)
+    if codec is None:
+        return content
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as stream:
         stream.write(content)
+    return sink.getvalue().to_pybytes()
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.ndjson.zst", "a.json", "b.json", "a.json.gz"])
+COMPRESSED = ["a.jsonl.gz", "a.ndjson.zst", "a.jsonl.bz2", "a.jsonl.xz", "a.jsonl.lz4"]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "b.json", "a.json.gz", *COMPRESSED])
 def test_every_container_gives_the_same_rows(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     array = json.dumps(ROWS, indent=2, ensure_ascii=False).encode()
     content = array if ".json" in name and name[0] == "a" and "jsonl" not in name else _lines()
-    codecs = {".gz": "gzip", ".zst": "zstd"}
-    if path.suffix in codecs:
-        _compress(path, codecs[path.suffix], content)
-    else:
-        path.write_bytes(content)
+    path.write_bytes(_compress(path, content))
     assert _texts(path) == ["one", "two", "three \u65e5"]
+
+
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_compressed_files_that_were_joined_are_read_to_the_end(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(_compress(path, _lines()) * 2)
+    assert len(_texts(path)) == 2 * len(ROWS)
 
 
 def test_parquet_gives_its_rows_and_leaves_absent_columns_out(tmp_path: Path) -> None:
@@ -89,7 +104,7 @@ def test_storage_addresses_and_their_globs_are_read(tmp_path: Path) -> None:
     assert expand(f"file://{tmp_path}/?.*") == [f"file://{tmp_path}/a.jsonl", f"file://{tmp_path}/b.parquet"]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json", "a.parquet"])
+@pytest.mark.parametrize("name", [*COMPRESSED, "a.json", "a.parquet"])
 def test_a_file_that_breaks_off_is_an_error_not_a_shorter_file(tmp_path: Path, name: str) -> None:
     rows = [{"prompt": f"{number} {hash(number)}" * 5} for number in range(400)]
     path = tmp_path / name
@@ -97,7 +112,7 @@ def test_a_file_that_breaks_off_is_an_error_not_a_shorter_file(tmp_path: Path, n
         pq.write_table(pa.Table.from_pylist(rows), path)
     else:
         text = json.dumps(rows) if name == "a.json" else "\n".join(map(json.dumps, rows))
-        path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
+        path.write_bytes(_compress(path, text.encode()))
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(DataError, match=name.replace(".", r"\.")):
         _texts(path)
