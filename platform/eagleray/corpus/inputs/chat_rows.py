@@ -1,8 +1,7 @@
 """Rows that hold a list of turns: `messages`, `conversations`, or `prompt` with a `completion`."""
 
-from eagleray.corpus.inputs.base import Conversation, Row, RowError
-from eagleray.corpus.inputs.turns import read_tools, read_turns
-from eagleray.corpus.prompt import Message
+from eagleray.corpus.inputs.base import Conversation, Row
+from eagleray.corpus.inputs.turns import read_tools, read_turns, with_system
 
 
 class ChatRows:
@@ -24,20 +23,7 @@ class ChatRows:
         if key == "prompt" and isinstance(row.get("completion"), list):
             messages += read_turns(row["completion"], "completion")
         return Conversation(
-            messages=_with_system(row, messages),
+            messages=with_system(row.get("system"), messages),
             tools=read_tools(row.get("tools")),
             finish_reason="length" if row.get("finish_reason") == "length" else "stop",
         )
-
-
-def _with_system(row: Row, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    system = row.get("system")
-    if not system:
-        return messages
-    if not isinstance(system, str):
-        raise RowError(f"`system` is {type(system).__name__}, expected text")
-    if messages and messages[0].role == "system":
-        if messages[0].content != system:
-            raise RowError("has a `system` text and a system turn that differ")
-        return messages
-    return (Message("system", system), *messages)

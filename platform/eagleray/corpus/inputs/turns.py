@@ -79,6 +79,24 @@ def read_tools(tools: Any) -> str:
     return json.dumps(tools, ensure_ascii=False)
 
 
+def with_system(system: Any, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """Put a system text that a row keeps beside its turns in front of them.
+
+    Raises:
+        RowError: It is not text, or the turns begin with another one.
+    """
+    if not isinstance(system, str | list | None):
+        raise RowError(f"`system` is {type(system).__name__}, expected text")
+    text = _text(system)
+    if not text:
+        return messages
+    if messages and messages[0].role == "system":
+        if messages[0].content != text:
+            raise RowError("has a `system` text and a system turn that differ")
+        return messages
+    return (Message("system", text), *messages)
+
+
 def from_json(text: str, key: str) -> Any:
     """Parse a field that holds JSON as text.
 
