@@ -1,7 +1,6 @@
 """A dataset on a terminal."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -19,7 +18,7 @@ PLAIN_MARKS = ("[[", "]]")
 """Around supervised text where there are no colours."""
 
 
-def show(folder: Path, found: Inspection, decode: Callable[[Sample, int, int], str], out: Console) -> None:
+def show(folder: str, found: Inspection, decode: Callable[[Sample, int, int], str], out: Console) -> None:
     """Print everything an inspection found."""
     _show_counts(folder, found, out)
     _show_histogram(found.summary, out)
@@ -32,7 +31,7 @@ def show(folder: Path, found: Inspection, decode: Callable[[Sample, int, int], s
         _show_sample(sample, decode, out)
 
 
-def _show_counts(folder: Path, found: Inspection, out: Console) -> None:
+def _show_counts(folder: str, found: Inspection, out: Console) -> None:
     summary = found.summary
     state = "complete" if found.manifest.complete else "unfinished"
     out.print(f"{folder}: {state}, {summary.shards:,} of {summary.planned_shards:,} shards", markup=False)

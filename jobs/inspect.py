@@ -11,6 +11,7 @@ from rich.console import Console
 
 from eagleray.corpus.inspection import Inspection, inspect_dataset, segments
 from eagleray.corpus.sample import Sample
+from eagleray.corpus.storage import open_storage
 from eagleray.errors import ArtifactError, DataError
 from eagleray.settings import validate
 from eagleray.targets.config import TargetConfig
@@ -22,8 +23,12 @@ NUM_SAMPLES = 3
 Decode = Callable[[Sample, int, int], str]
 
 FolderArgument = Annotated[
-    Path,
-    typer.Argument(metavar="FOLDER", help="A dataset folder, e.g. runs/demo/dataset.", show_default=False),
+    str,
+    typer.Argument(
+        metavar="FOLDER",
+        help="A dataset folder, e.g. runs/demo/dataset, or a storage address.",
+        show_default=False,
+    ),
 ]
 MaxLengthOption = Annotated[
     list[int] | None,
@@ -61,10 +66,12 @@ def main(
 
 
 def _inspect(
-    folder: Path, max_length: list[int] | None, tokenizer: Path | None, as_json: bool, out: Console
+    folder: str, max_length: list[int] | None, tokenizer: Path | None, as_json: bool, out: Console
 ) -> None:
     lengths: dict[str, int | None] = {f"max_length {length}": length for length in max_length or ()}
-    found = inspect_dataset(folder, lengths or _training_lengths(folder) or {"uncut": None}, NUM_SAMPLES)
+    found = inspect_dataset(
+        open_storage(folder), lengths or _training_lengths(folder) or {"uncut": None}, NUM_SAMPLES
+    )
     decode = _decoder(tokenizer, found)
     if as_json:
         # Straight to stdout: a console would wrap and style what programs read.
@@ -78,8 +85,8 @@ def _inspect(
         )
 
 
-def _training_lengths(folder: Path) -> dict[str, int | None]:
-    recipe = folder.resolve().parent / "recipe.json"
+def _training_lengths(folder: str) -> dict[str, int | None]:
+    recipe = Path(folder).resolve().parent / "recipe.json"
     if not recipe.is_file():
         return {}
     drafters = json.loads(recipe.read_text(encoding="utf-8"))["drafters"]
@@ -108,9 +115,9 @@ def _decoder(folder: Path | None, found: Inspection) -> Decode:
     return decode
 
 
-def _as_data(folder: Path, found: Inspection, decode: Decode) -> dict[str, Any]:
+def _as_data(folder: str, found: Inspection, decode: Decode) -> dict[str, Any]:
     return {
-        "folder": str(folder),
+        "folder": folder,
         "complete": found.manifest.complete,
         "content_hash": found.manifest.content_hash(),
         "key": found.manifest.key.model_dump(mode="json"),

@@ -5,14 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from eagleray.corpus.dataset import read_dataset
+from eagleray.corpus.manifest import read_manifest
+from eagleray.corpus.storage import LocalFolder
 from tests.e2e.conftest import TINY, Job
 
 DEMO = ("jobs.pipeline", "--recipe", "configs/demo.yaml", *TINY)
 
 
 def published_shards(run: Path) -> int:
-    manifest = run / "dataset" / "manifest.json"
-    return len(json.loads(manifest.read_text())["shards"]) if manifest.exists() else 0
+    dataset = LocalFolder(run / "dataset")
+    return len(read_manifest(dataset).shards) if dataset.exists("manifest.json") else 0
 
 
 def test_kills_at_three_stages_leave_the_dataset_and_report_of_an_undisturbed_run(
@@ -22,7 +24,7 @@ def test_kills_at_three_stages_leave_the_dataset_and_report_of_an_undisturbed_ru
     job.wait_for(lambda: published_shards(job.run) >= 2)
     job.kill()
     before = {path.name: path.read_bytes() for path in (job.run / "dataset").glob("*.parquet")}
-    kept = json.loads((job.run / "dataset" / "manifest.json").read_text())["shards"]
+    kept = read_manifest(LocalFolder(job.run / "dataset")).shards
 
     job = start_job(*DEMO)
     checkpoints = job.run / "training" / "eagle3"
@@ -38,12 +40,12 @@ def test_kills_at_three_stages_leave_the_dataset_and_report_of_an_undisturbed_ru
 
     job = start_job(*DEMO)
     assert job.wait() == 0, job.output()[-4000:]
-    manifest, samples = read_dataset(job.run / "dataset")
+    manifest, samples = read_dataset(LocalFolder(job.run / "dataset"))
     ids = [sample.sample_id for sample in samples]
     assert len(ids) == len(set(ids)) == 24 - manifest.rejected_rows
     for record in kept.values():
-        path = job.run / "dataset" / record["file"]
-        assert path.read_bytes() == before[record["file"]], "a finished shard was made again"
+        path = job.run / "dataset" / record.file
+        assert path.read_bytes() == before[record.file], "a finished shard was made again"
     report = json.loads((job.run / "report.json").read_text())
     assert set(report["drafters"]) == {"eagle3", "dflash", "prompt_lookup"}
     for drafter in report["drafters"].values():

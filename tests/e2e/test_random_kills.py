@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from eagleray.corpus.dataset import read_dataset
+from eagleray.corpus.storage import LocalFolder
 from tests.e2e.conftest import TINY, Job
 
 KILLS = 12
@@ -34,7 +35,7 @@ def test_any_sequence_of_kills_ends_in_a_whole_run(start_job: Callable[..., Job]
         if job.process.poll() is not None:
             job = start_job(*command)
     assert job.wait(900) == 0, job.output()[-4000:]
-    manifest, samples = read_dataset(job.run / "dataset")
+    manifest, samples = read_dataset(LocalFolder(job.run / "dataset"))
     ids = [sample.sample_id for sample in samples]
     assert len(ids) == len(set(ids)) == 24 - manifest.rejected_rows
     report = json.loads((job.run / "report.json").read_text())

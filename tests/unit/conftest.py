@@ -10,6 +10,7 @@ from eagleray.corpus.manifest import ContentKey, Manifest, write_manifest
 from eagleray.corpus.prompt import Reject
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.shards import write_shard
+from eagleray.corpus.storage import LocalFolder
 
 KEY = ContentKey(
     encoder_version=1,
@@ -53,16 +54,18 @@ def publish_dataset(
     planned_shards: int | None = None,
 ) -> Manifest:
     """Publish shards; the rejects belong to the first one."""
-    manifest = Manifest(
+    storage = LocalFolder(folder)
+    begun = Manifest(
         key=KEY,
         planned_shards=planned_shards or len(shards),
         planned_rows=sum(map(len, shards)) + len(rejects),
     )
-    for index, samples in enumerate(shards):
-        record = write_shard(folder, index, samples)
-        manifest = manifest.with_shard(index, record, tuple(rejects) if index == 0 else ())
-    write_manifest(folder, manifest)
-    return manifest
+    records = {
+        index: write_shard(storage, index, samples, rejects if index == 0 else ())
+        for index, samples in enumerate(shards)
+    }
+    write_manifest(storage, begun.with_shards(records))
+    return begun.with_shards(records)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from eagleray.corpus.chat import ChatTemplate, render_prompts, template_hash, to
 from eagleray.corpus.prompt import Prompt
 from eagleray.corpus.prompt_files import write_prompts, write_rejects
 from eagleray.corpus.prompts import build_prompts
+from eagleray.corpus.storage import Storage, open_storage
 from eagleray.distillation.planned import planned_extents
 from eagleray.files import write_json_atomically
 from eagleray.monitoring.progress import ProgressListener
@@ -47,6 +48,11 @@ class RunContext:
     feature_layers: tuple[int, ...]
     """Union of the layers that the drafters tap: what is captured once for all of them."""
     listener: ProgressListener
+
+    @property
+    def dataset(self) -> Storage:
+        """Where the dataset lies: in the run's folder, or at an address of its own."""
+        return open_storage(self.recipe.distil.dataset or self.folder.dataset)
 
 
 def open_run(recipe: PipelineRecipe, listener: ProgressListener) -> RunContext:

@@ -13,8 +13,9 @@ from eagleray.cluster.evaluate import evaluate_drafters, write_run_report
 from eagleray.cluster.repair import RepairReport, repair_dataset
 from eagleray.cluster.stage import Stage, StageOutcome, run_stage
 from eagleray.cluster.train import train_drafter
-from eagleray.corpus.dataset import read_dataset
+from eagleray.corpus.dataset import read_complete_manifest
 from eagleray.corpus.manifest import ContentKey
+from eagleray.corpus.storage import LocalFolder
 from eagleray.corpus.summary import summarise_dataset
 from eagleray.distillation.plan import ENCODER_VERSION, prompts_hash
 from eagleray.recipe.sections import PipelineRecipe
@@ -75,7 +76,7 @@ def distil_work(run: RunContext) -> DistilWork:
         target=run.recipe.target,
         engine=run.recipe.engine,
         key=content_key(run),
-        dataset=run.folder.dataset,
+        dataset=run.dataset.address,
         features=run.folder.features if run.recipe.distil.capture_features else None,
         feature_layers=run.feature_layers,
         feature_store=run.recipe.feature_store,
@@ -93,7 +94,7 @@ def repair_run(run: RunContext) -> RepairReport:
     # First, so that a kill halfway leaves a stage that the next start completes.
     reopen_stage(run.folder.stages, DISTIL)
     work = distil_work(run)
-    return repair_dataset(work.dataset, work.key, work.open_store())
+    return repair_dataset(run.dataset, work.key, work.open_store())
 
 
 def _distil_stage(run: RunContext) -> Stage:
@@ -101,7 +102,7 @@ def _distil_stage(run: RunContext) -> Stage:
 
     def work() -> StageOutcome:
         manifest, peak = distil(run.train_prompts, distil_work(run), run.recipe.distil, run.listener)
-        summary = summarise_dataset(run.folder.dataset, manifest)
+        summary = summarise_dataset(run.dataset, manifest)
         return StageOutcome(peak_rss_bytes=peak, facts={"dataset": summary.model_dump(mode="json")})
 
     return Stage(
@@ -112,7 +113,7 @@ def _distil_stage(run: RunContext) -> Stage:
             "feature_dtype": run.recipe.feature_store.dtype if captures else None,
         },
         work=work,
-        products=(run.folder.dataset, run.folder.features),
+        products=(run.dataset, LocalFolder(run.folder.features)),
     )
 
 
@@ -120,14 +121,14 @@ def _train_stage(run: RunContext, label: str) -> Stage:
     section = run.recipe.drafters[label]
 
     def inputs() -> dict[str, Any]:
-        manifest, _ = read_dataset(run.folder.dataset)
+        manifest = read_complete_manifest(run.dataset)
         return {"dataset": manifest.content_hash(), **section.model_dump(mode="json")}
 
     return Stage(
         name=train_stage_name(label),
         inputs=inputs,
         work=lambda: train_drafter(run, label),
-        products=(run.folder.training / label, run.folder.drafter(label)),
+        products=(LocalFolder(run.folder.training / label), LocalFolder(run.folder.drafter(label))),
         needs=(DISTIL,),
     )
 
@@ -153,6 +154,6 @@ def _evaluate_stage(run: RunContext) -> Stage:
             "evaluation": recipe.evaluation.model_dump(mode="json"),
         },
         work=lambda: evaluate_drafters(run, hashes()),
-        products=(run.folder.evaluation,),
+        products=(LocalFolder(run.folder.evaluation),),
         needs=tuple(train_stage_name(label) for label in recipe.drafters),
     )

@@ -4,11 +4,11 @@ Reads every shard and every feature file once. Needs no cluster.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from eagleray.corpus.manifest import ContentKey, Manifest, require_key, write_manifest
 from eagleray.corpus.repair import QUARANTINE, find_damage, quarantine_shards, recover_manifest
 from eagleray.corpus.shards import read_shard
+from eagleray.corpus.storage import Storage
 from eagleray.errors import DataError
 from eagleray.files import move_aside
 from eagleray.settings import Settings
@@ -19,14 +19,14 @@ class RepairReport(Settings):
     """What a repair found. Everything named here is made again by the next distil."""
 
     manifest: tuple[str, ...] = ()
-    """What was wrong with copies of the manifest."""
+    """What was wrong with copies of the manifest and entries of the journal."""
     shards: dict[int, str] = {}
     """Shard index -> what was wrong."""
     features: dict[str, str] = {}
     """Sample id -> what was wrong with its features."""
 
 
-def repair_dataset(folder: Path, key: ContentKey, store: FeatureStore | None) -> RepairReport:
+def repair_dataset(storage: Storage, key: ContentKey, store: FeatureStore | None) -> RepairReport:
     """Move damaged shards and features aside and take their shards out of the manifest.
 
     A shard whose features alone are damaged stays where it is: made again, it has the same bytes.
@@ -37,23 +37,23 @@ def repair_dataset(folder: Path, key: ContentKey, store: FeatureStore | None) ->
     Raises:
         DataError: The dataset was made under other conditions, or by another version; it is left alone.
     """
-    manifest, problems = recover_manifest(folder)
+    manifest, problems = recover_manifest(storage)
     if manifest is None:
         return RepairReport(manifest=tuple(problems))
-    require_key(folder, manifest.key, key)
-    damaged = find_damage(folder, manifest)
-    manifest = quarantine_shards(folder, manifest, damaged)
+    require_key(storage, manifest.key, key)
+    damaged = find_damage(storage, manifest)
+    manifest = quarantine_shards(storage, manifest, damaged)
     features: dict[str, str] = {}
     if store is not None:
-        features = _mend_features(folder, manifest, store)
+        features = _mend_features(storage, manifest, store)
     return RepairReport(manifest=tuple(problems), shards=damaged, features=features)
 
 
-def _mend_features(folder: Path, manifest: Manifest, store: FeatureStore) -> dict[str, str]:
+def _mend_features(storage: Storage, manifest: Manifest, store: FeatureStore) -> dict[str, str]:
     problems: dict[str, str] = {}
     incomplete = set()
     for index, record in sorted(manifest.shards.items()):
-        for sample in read_shard(folder, record):
+        for sample in read_shard(storage, record).samples:
             try:
                 store.get(sample.sample_id, sample.input_ids)
             except DataError as error:
@@ -61,7 +61,7 @@ def _mend_features(folder: Path, manifest: Manifest, store: FeatureStore) -> dic
                 incomplete.add(index)
     _move_features(problems, store)
     if incomplete:
-        write_manifest(folder, manifest.without(incomplete))
+        write_manifest(storage, manifest.without(incomplete))
     return problems
 
 

@@ -1,12 +1,12 @@
 """One stage of a run: what it depends on, what it does, what it makes."""
 
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from eagleray.corpus.storage import Storage
 from eagleray.errors import ConfigError
 from eagleray.recipe.stages import StageRecord, begin_stage, forget_stage, save_stage
 
@@ -28,7 +28,7 @@ class Stage:
     """Everything the outcome depends on, asked when the stage is reached."""
     work: Callable[[], StageOutcome]
     """Does what is still missing; safe to run again after a kill at any instant."""
-    products: tuple[Path, ...]
+    products: tuple[Storage, ...]
     """Folders that hold nothing but what this stage makes."""
     needs: tuple[str, ...] = ()
     """Stages whose products this one reads."""
@@ -76,5 +76,5 @@ def discard_stages(stages: Sequence[Stage], redo: Sequence[str], records: Path) 
             continue
         discarded.add(stage.name)
         forget_stage(records, stage.name)
-        for path in stage.products:
-            shutil.rmtree(path, ignore_errors=True)
+        for product in stage.products:
+            product.discard()

@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from eagleray.cluster.context import RunContext
 from eagleray.cluster.stage import StageOutcome
 from eagleray.corpus.dataset import read_dataset
+from eagleray.corpus.storage import open_storage
 from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.folder import drafter_hash, export_drafter
 from eagleray.errors import ClusterError
@@ -61,7 +62,8 @@ class TrainWork(Settings):
     target: TargetConfig
     drafter: TrainedDrafterConfig
     training: TrainingConfig
-    dataset: Path
+    dataset: str
+    """Address of the dataset."""
     features: Path
     feature_layers: tuple[int, ...]
     feature_store: FeatureStoreConfig
@@ -103,7 +105,9 @@ def train_worker(config: dict[str, Any]) -> None:
     torch.set_flush_denormal(True)
     device = get_device()
     source, heads = open_features(work)
-    samples, _ = check_samples(read_dataset(work.dataset)[1], heads.geometry, work.training, "training")
+    samples, _ = check_samples(
+        read_dataset(open_storage(work.dataset))[1], heads.geometry, work.training, "training"
+    )
     torch.manual_seed(work.training.seed)
     drafter = build_trainable_drafter(
         work.drafter, heads, supervised_counts(samples, heads.geometry.vocab_size)
@@ -152,14 +156,14 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
         ClusterError: The worker group kept failing.
     """
     section = run.recipe.drafters[label]
-    manifest, samples = read_dataset(run.folder.dataset)
+    manifest, samples = read_dataset(run.dataset)
     _, truncation = check_samples(samples, run.geometry, section.training, f"drafters.{label}.training")
     folder = run.folder.training / label
     work = TrainWork(
         target=run.recipe.target,
         drafter=section.drafter,
         training=section.training,
-        dataset=run.folder.dataset,
+        dataset=run.dataset.address,
         features=run.folder.features,
         feature_layers=run.feature_layers,
         feature_store=run.recipe.feature_store,

@@ -1,38 +1,48 @@
 """Reading a finished dataset: every shard checked against the manifest before a row is used."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from eagleray.corpus.manifest import Manifest, read_manifest
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.shards import read_shard
+from eagleray.corpus.storage import Storage
 from eagleray.errors import DataError
 
 
-def read_dataset(folder: Path) -> tuple[Manifest, list[Sample]]:
+def read_dataset(storage: Storage) -> tuple[Manifest, list[Sample]]:
     """Read all samples in shard order.
 
     Raises:
-        DataError: The dataset is unfinished, a shard does not agree with the manifest, an id occurs
-            twice, or a prompt is neither a sample nor a reject.
+        DataError: As `read_complete_manifest`; or a shard does not agree with the manifest, or an id
+            occurs twice.
     """
-    manifest = read_manifest(folder)
+    manifest = read_complete_manifest(storage)
+    return manifest, list(iter_samples(storage, manifest))
+
+
+def read_complete_manifest(storage: Storage) -> Manifest:
+    """Read the manifest of a dataset of which everything is made.
+
+    Raises:
+        DataError: The dataset is unfinished, or a prompt is neither a sample nor a reject.
+    """
+    manifest = read_manifest(storage)
     if not manifest.complete:
         raise DataError(
-            f"The dataset in {folder} is unfinished: {len(manifest.shards)} of "
+            f"The dataset in {storage} is unfinished: {len(manifest.shards)} of "
             f"{manifest.planned_shards} shards. Run the distil job of this recipe again; "
             "it makes only what is missing."
         )
     if manifest.unaccounted_rows:
         raise DataError(
-            f"The dataset in {folder} has {manifest.answered_prompts} answered and "
+            f"The dataset in {storage} has {manifest.answered_prompts} answered and "
             f"{manifest.rejected_rows} rejected of {manifest.planned_rows} prompts; expected all of them. "
             "Start the stage anew with --redo distil."
         )
-    return manifest, list(iter_samples(folder, manifest))
+    return manifest
 
 
-def iter_samples(folder: Path, manifest: Manifest) -> Iterator[Sample]:
+def iter_samples(storage: Storage, manifest: Manifest) -> Iterator[Sample]:
     """Yield the samples of the published shards in order; one shard is in memory at a time.
 
     Raises:
@@ -40,11 +50,11 @@ def iter_samples(folder: Path, manifest: Manifest) -> Iterator[Sample]:
     """
     seen: set[str] = set()
     for index in sorted(manifest.shards):
-        for sample in read_shard(folder, manifest.shards[index]):
+        for sample in read_shard(storage, manifest.shards[index]).samples:
             if sample.sample_id in seen:
                 raise DataError(
-                    f"Sample {sample.sample_id} of {manifest.shards[index].file} in {folder} occurs a second "
-                    "time; expected every id once. Start the stage anew with --redo distil."
+                    f"Sample {sample.sample_id} of {manifest.shards[index].file} in {storage} occurs a "
+                    "second time; expected every id once. Start the stage anew with --redo distil."
                 )
             seen.add(sample.sample_id)
             yield sample

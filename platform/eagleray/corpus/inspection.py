@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from eagleray.corpus.accounting import TruncationAccount, TruncationLedger, sample_extent
 from eagleray.corpus.manifest import Manifest, read_manifest
 from eagleray.corpus.sample import Sample
+from eagleray.corpus.storage import Storage
 from eagleray.corpus.summary import DatasetSummary, DatasetSurvey
 
 
@@ -22,7 +22,7 @@ class Inspection:
     """A few, spread evenly over the dataset."""
 
 
-def inspect_dataset(folder: Path, max_lengths: Mapping[str, int | None], num_samples: int) -> Inspection:
+def inspect_dataset(storage: Storage, max_lengths: Mapping[str, int | None], num_samples: int) -> Inspection:
     """Read every published shard once.
 
     Args:
@@ -31,8 +31,8 @@ def inspect_dataset(folder: Path, max_lengths: Mapping[str, int | None], num_sam
     Raises:
         DataError: There is no dataset, or its manifest is damaged. A damaged shard is reported instead.
     """
-    manifest = read_manifest(folder)
-    survey = DatasetSurvey(folder, manifest)
+    manifest = read_manifest(storage)
+    survey = DatasetSurvey(storage, manifest)
     ledgers = {name: TruncationLedger(length) for name, length in max_lengths.items()}
     chosen = {manifest.rows * number // num_samples for number in range(num_samples)}
     samples = []

@@ -2,28 +2,31 @@
 
 The content key is compared field by field. A dataset whose key differs from what a recipe asks
 for is refused with the differing fields named, so a stale cache cannot be read by accident. The
-manifest lies on disk twice, each copy under its own seal: one damaged copy costs nothing.
+manifest lies on disk twice, each copy under its own seal: one damaged copy costs nothing. Shards that
+were published since it was written are in the journal beside it; readers see both.
 """
 
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from eagleray.corpus.config import AnswersFrom
-from eagleray.corpus.prompt import Reject
-from eagleray.corpus.sealed import SealError, read_sealed_json, write_sealed_json
+from eagleray.corpus.journal import (
+    JOURNAL,
+    JournalEntry,
+    ManifestDamageError,
+    entry_name,
+    read_journal,
+)
+from eagleray.corpus.sealed import SealError, seal, unseal
 from eagleray.corpus.shards import ShardRecord
+from eagleray.corpus.storage import Storage
 from eagleray.errors import DataError
 from eagleray.settings import Settings, fingerprint
 
 MANIFEST_NAME = "manifest.json"
 BACKUP_NAME = "manifest.backup.json"
-
-
-class ManifestDamageError(DataError):
-    """A copy of a manifest is not what was written."""
 
 
 class ContentKey(Settings):
@@ -66,8 +69,6 @@ class Manifest(Settings):
     planned_shards: int
     planned_rows: int
     shards: dict[int, ShardRecord] = {}
-    rejects: dict[int, tuple[Reject, ...]] = {}
-    """By shard index, so that redoing a shard replaces its rejects too."""
 
     @property
     def complete(self) -> bool:
@@ -87,7 +88,7 @@ class Manifest(Settings):
     @property
     def rejected_rows(self) -> int:
         """Prompts of the published shards that gave no sample."""
-        return sum(len(rejected) for rejected in self.rejects.values())
+        return sum(shard.rejected_prompts for shard in self.shards.values())
 
     @property
     def unaccounted_rows(self) -> int:
@@ -102,62 +103,91 @@ class Manifest(Settings):
         """Hash of every published byte: two datasets with the same hash hold the same samples."""
         return fingerprint([self.shards[index].sha256 for index in sorted(self.shards)])
 
-    def with_shard(self, index: int, record: ShardRecord, rejected: tuple[Reject, ...]) -> "Manifest":
-        """The manifest after publishing one shard."""
-        return self.model_copy(
-            update={"shards": {**self.shards, index: record}, "rejects": {**self.rejects, index: rejected}}
-        )
+    def with_shards(self, shards: Mapping[int, ShardRecord]) -> "Manifest":
+        """The manifest after publishing these shards."""
+        return self.model_copy(update={"shards": {**self.shards, **shards}})
 
     def without(self, indices: Collection[int]) -> "Manifest":
         """The manifest with these shards missing, to be made again."""
-        return self.model_copy(
-            update={
-                "shards": {index: shard for index, shard in self.shards.items() if index not in indices},
-                "rejects": {index: rows for index, rows in self.rejects.items() if index not in indices},
-            }
-        )
+        kept = {index: shard for index, shard in self.shards.items() if index not in indices}
+        return self.model_copy(update={"shards": kept})
 
 
-def open_manifest(folder: Path, begun: Manifest) -> Manifest:
-    """Continue the dataset in `folder`, or begin it as `begun`, a manifest without shards.
+def open_manifest(storage: Storage, begun: Manifest) -> Manifest:
+    """Continue the dataset in a folder, or begin it as `begun`, a manifest without shards.
+
+    What killed writers left half-written is deleted, and the journal is folded into the manifest.
 
     Raises:
         DataError: The folder holds a damaged dataset, one of other conditions, or shards that no
             manifest names.
     """
-    if (folder / MANIFEST_NAME).exists():
-        manifest = read_manifest(folder)
-        require_key(folder, manifest.key, begun.key)
-        return manifest
-    if strays := sorted(path.name for path in folder.glob("shard-*.parquet")):
+    for folder in ("", JOURNAL):
+        storage.sweep(folder)
+    if storage.exists(MANIFEST_NAME):
+        require_key(storage, read_copy(storage, MANIFEST_NAME).key, begun.key)
+        return fold_journal(storage)
+    if strays := stray_files(storage):
         raise DataError(
-            f"{folder} holds {len(strays)} shards ({strays[0]}, ...) but no {MANIFEST_NAME}, so what they "
-            "are is unknown. Run the distil job with --repair, or give the run another run.name."
+            f"{storage} holds {len(strays)} files of shards ({strays[0]}, ...) but no {MANIFEST_NAME}, so "
+            "what they are is unknown. Run the distil job with --repair, or give the run another run.name."
         )
-    write_manifest(folder, begun)
+    write_manifest(storage, begun)
     return begun
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def stray_files(storage: Storage) -> list[str]:
+    """Shards and journal entries: what only a manifest explains."""
+    shards = [name for name in storage.names() if name.startswith("shard-") and name.endswith(".parquet")]
+    return shards + storage.names(JOURNAL)
+
+
+def write_manifest(storage: Storage, manifest: Manifest) -> None:
     """Publish both copies, each atomically: the one that is read comes last, so the other is never behind."""
-    content = manifest.model_dump(mode="json")
+    content = seal(manifest.model_dump(mode="json"))
     for name in (BACKUP_NAME, MANIFEST_NAME):
-        write_sealed_json(folder / name, content)
+        storage.write(name, content)
 
 
-def read_manifest(folder: Path, name: str = MANIFEST_NAME) -> Manifest:
-    """Read and check one copy of a manifest.
+def fold_journal(storage: Storage) -> Manifest:
+    """Take the journal into the manifest, then delete it. A kill in between leaves shards named twice, alike.
+
+    Raises:
+        DataError: As `read_manifest`.
+    """
+    entries = read_journal(storage)
+    manifest = _join(storage, read_copy(storage, MANIFEST_NAME), entries)
+    if entries:
+        write_manifest(storage, manifest)
+    for entry in entries:
+        storage.delete(entry_name(entry.index))
+    return manifest
+
+
+def read_manifest(storage: Storage) -> Manifest:
+    """Read and check a manifest and the journal beside it.
 
     Raises:
         ManifestDamageError: A byte of it changed.
         DataError: There is none, or another version wrote it.
     """
-    path = folder / name
+    entries = read_journal(storage)
+    return _join(storage, read_copy(storage, MANIFEST_NAME), entries)
+
+
+def read_copy(storage: Storage, name: str) -> Manifest:
+    """Read and check one copy of a manifest, without the journal.
+
+    Raises:
+        ManifestDamageError: A byte of it changed.
+        DataError: There is none, or another version wrote it.
+    """
+    path = storage.locate(name)
     try:
-        return Manifest.model_validate(read_sealed_json(path))
+        return Manifest.model_validate(unseal(storage.read(name)))
     except FileNotFoundError:
         raise DataError(
-            f"{folder} holds no dataset (no {name}). Run the distil job of this recipe first."
+            f"{storage} holds no dataset (no {name}). Run the distil job of this recipe first."
         ) from None
     except SealError as error:
         raise ManifestDamageError(
@@ -172,7 +202,18 @@ def read_manifest(folder: Path, name: str = MANIFEST_NAME) -> Manifest:
         ) from None
 
 
-def require_key(folder: Path, found: ContentKey, wanted: ContentKey) -> None:
+def _join(storage: Storage, manifest: Manifest, entries: Collection[JournalEntry]) -> Manifest:
+    dataset = fingerprint(manifest.key)
+    for entry in entries:
+        if entry.dataset != dataset:
+            raise ManifestDamageError(
+                f"{storage.locate(entry_name(entry.index))} belongs to dataset {entry.dataset}; this is "
+                f"{dataset}. Run the distil job with --repair: it moves the entry aside."
+            )
+    return manifest.with_shards({entry.index: entry.shard for entry in entries})
+
+
+def require_key(storage: Storage, found: ContentKey, wanted: ContentKey) -> None:
     """Refuse a dataset made under other conditions.
 
     Raises:
@@ -185,6 +226,6 @@ def require_key(folder: Path, found: ContentKey, wanted: ContentKey) -> None:
     ]
     if differing:
         raise DataError(
-            f"The dataset in {folder} was made under other conditions ({'; '.join(differing)}). "
+            f"The dataset in {storage} was made under other conditions ({'; '.join(differing)}). "
             "Restore the recipe, give the run another run.name, or start the stage anew with --redo distil."
         )

@@ -1,16 +1,19 @@
 """What a dataset holds, in numbers: for the inspect job and for the report."""
 
+import hashlib
 import re
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+
+import numpy as np
 
 from eagleray.corpus.accounting import LengthQuantiles, bucket, bucket_width, length_quantiles
 from eagleray.corpus.manifest import Manifest
-from eagleray.corpus.prompt import Reject
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.shards import REDO, read_shard
+from eagleray.corpus.storage import Storage
 from eagleray.errors import DataError
 from eagleray.settings import Settings
 
@@ -56,28 +59,29 @@ class DatasetSummary(Settings):
 
 @dataclass
 class DatasetSurvey:
-    """One pass over a dataset; keeps counts, and of the samples only their ids."""
+    """One pass over a dataset; keeps counts, and eight bytes of each id."""
 
-    folder: Path
+    storage: Storage
     manifest: Manifest
     damaged: dict[str, str] = field(default_factory=dict)
-    ids: set[str] = field(default_factory=set)
+    ids: "array[int]" = field(default_factory=lambda: array("Q"))
     lengths: Counter[int] = field(default_factory=Counter)
     categories: dict[str, Counter[str]] = field(default_factory=dict)
     origins: Counter[str] = field(default_factory=Counter)
     finish_reasons: Counter[str] = field(default_factory=Counter)
-    duplicates: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
 
-    def samples(self) -> Iterable[Sample]:
+    def samples(self) -> Iterator[Sample]:
         """Yield the samples of every shard that is whole, counting them; note the other shards."""
         for index in sorted(self.manifest.shards):
             record = self.manifest.shards[index]
             try:
-                samples = read_shard(self.folder, record)
+                shard = read_shard(self.storage, record)
             except DataError as error:
                 self.damaged[record.file] = str(error).removesuffix(REDO).strip()
                 continue
-            for sample in samples:
+            self.reasons.update(reason_kind(reject.reason) for reject in shard.rejects)
+            for sample in shard.samples:
                 self._count(sample)
                 yield sample
 
@@ -86,11 +90,10 @@ class DatasetSurvey:
         totals: Counter[str] = Counter()
         for counts in self.categories.values():
             totals.update(counts)
-        rejects = [reject for rejected in self.manifest.rejects.values() for reject in rejected]
         return DatasetSummary(
             planned_rows=self.manifest.planned_rows,
             answered_prompts=self.manifest.answered_prompts,
-            rejected_rows=len(rejects),
+            rejected_rows=self.manifest.rejected_rows,
             rows=self.lengths.total(),
             planned_shards=self.manifest.planned_shards,
             shards=len(self.manifest.shards),
@@ -99,7 +102,7 @@ class DatasetSurvey:
             tokens=totals["tokens"],
             supervised_tokens=totals["supervised_tokens"],
             supervised_ratio=totals["supervised_tokens"] / max(1, totals["tokens"]),
-            duplicate_ids=self.duplicates,
+            duplicate_ids=len(self.ids) - np.unique(np.frombuffer(self.ids, np.uint64)).size,
             lengths=length_quantiles(self.lengths) if self.lengths else None,
             length_histogram=length_histogram(self.lengths),
             categories={
@@ -108,12 +111,11 @@ class DatasetSurvey:
             },
             answer_origins=dict(self.origins),
             finish_reasons=dict(self.finish_reasons),
-            rejects_by_reason=count_reasons(rejects),
+            rejects_by_reason=dict(self.reasons.most_common()),
         )
 
     def _count(self, sample: Sample) -> None:
-        self.duplicates += sample.sample_id in self.ids
-        self.ids.add(sample.sample_id)
+        self.ids.append(int.from_bytes(hashlib.blake2b(sample.sample_id.encode(), digest_size=8).digest()))
         self.lengths[len(sample.input_ids)] += 1
         self.origins[sample.answer_origin] += 1
         self.finish_reasons[sample.finish_reason] += 1
@@ -125,9 +127,9 @@ class DatasetSurvey:
         )
 
 
-def summarise_dataset(folder: Path, manifest: Manifest) -> DatasetSummary:
+def summarise_dataset(storage: Storage, manifest: Manifest) -> DatasetSummary:
     """Summarise what is published of a dataset."""
-    survey = DatasetSurvey(folder, manifest)
+    survey = DatasetSurvey(storage, manifest)
     for _ in survey.samples():
         pass
     return survey.summary()
@@ -145,6 +147,6 @@ def length_histogram(lengths: Counter[int]) -> dict[str, int]:
     return histogram
 
 
-def count_reasons(rejects: Sequence[Reject]) -> dict[str, int]:
-    """Rejects by reason, most frequent first."""
-    return dict(Counter(re.sub(r"\d+", "N", reject.reason) for reject in rejects).most_common())
+def reason_kind(reason: str) -> str:
+    """The reason with its numbers written N, so that like reasons count together."""
+    return re.sub(r"\d+", "N", reason)

@@ -23,6 +23,10 @@ class DistilConfig(Settings):
     rows_per_shard: int = Field(default=32, ge=1)
     """Prompts per shard: the unit that is generated, published and, after a kill, redone."""
 
+    dataset: str | None = None
+    """Where the dataset lies, if not in the run's folder: a path or a storage address of its own, such as
+    `s3://bucket/datasets/mine`. With one, nothing but features needs a disk that all machines share."""
+
     workers: int = Field(default=2, ge=1)
     """Engine processes. Each takes `cpus_per_worker` cores and as many threads."""
 

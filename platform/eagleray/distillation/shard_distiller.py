@@ -5,13 +5,12 @@ was emitted or given, the end-of-turn token included. No text is searched.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 from eagleray.corpus.manifest import ContentKey
-from eagleray.corpus.prompt import TOOL, AnswerOrigin, Prompt, Reject
+from eagleray.corpus.prompt import TOOL, AnswerOrigin, Prompt
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.shards import ShardRecord, write_shard
+from eagleray.corpus.storage import Storage
 from eagleray.corpus.supervision import TrainingSequence
 from eagleray.corpus.supervision_check import check_supervision
 from eagleray.distillation.answers import AnsweredPrompt, AnswerSource
@@ -23,31 +22,19 @@ CHECKED_SAMPLES = 8
 """Samples of each shard whose masks are checked before it is published."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShardReceipt:
-    """What a worker reports once a shard is on disk."""
-
-    index: int
-    record: ShardRecord
-    rejects: tuple[Reject, ...]
-    prompts: int
-    """Prompts of the shard. Each gave samples (several, if its turns do not fit one sequence) or a reject."""
-    answer_tokens: int
-
-
 class ShardDistiller:
-    """Turns shard jobs into published shards."""
+    """Turns shard jobs into shards on disk, which are published once their journal entry is."""
 
     def __init__(
-        self, answers: AnswerSource, key: ContentKey, folder: Path, features: FeatureStore | None = None
+        self, answers: AnswerSource, key: ContentKey, storage: Storage, features: FeatureStore | None = None
     ):
         self.answers = answers
         self.key = key
-        self.folder = folder
+        self.storage = storage
         self.features = features
 
-    def distil(self, job: ShardJob, on_progress: Callable[[int], None] | None = None) -> ShardReceipt:
-        """Answer the prompts of one shard and publish it. A bad prompt becomes a reject, never a failure."""
+    def distil(self, job: ShardJob, on_progress: Callable[[int], None] | None = None) -> ShardRecord:
+        """Answer the prompts of one shard and write it. A bad prompt becomes a reject, never a failure."""
         answers = self.answers.answer(job.prompts, on_progress)
         samples, checked = [], []
         for prompt, sample, captured in self._samples(answers.answered):
@@ -60,13 +47,7 @@ class ShardDistiller:
             if not any(message.role == TOOL for message in prompt.messages):
                 checked.append(sample)
         check_supervision(self.answers.chat, checked[:CHECKED_SAMPLES])
-        return ShardReceipt(
-            index=job.index,
-            record=write_shard(self.folder, job.index, samples),
-            rejects=answers.rejects,
-            prompts=len(job.prompts),
-            answer_tokens=sum(sample.answer_tokens for sample in samples),
-        )
+        return write_shard(self.storage, job.index, samples, answers.rejects)
 
     def _samples(
         self, answered: tuple[AnsweredPrompt, ...]

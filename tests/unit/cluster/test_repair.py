@@ -9,6 +9,7 @@ import torch
 from eagleray.cluster.repair import repair_dataset
 from eagleray.corpus.manifest import ContentKey, Manifest, read_manifest
 from eagleray.corpus.sample import Sample
+from eagleray.corpus.storage import LocalFolder
 from eagleray.errors import DataError
 from eagleray.targets.feature_store import FeatureStore
 
@@ -41,7 +42,7 @@ def flip(path: Path) -> None:
 
 def test_a_whole_dataset_is_left_as_it_is(dataset: Path, tmp_path: Path, content_key: ContentKey) -> None:
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    report = repair_dataset(dataset, content_key, store_of(tmp_path))
+    report = repair_dataset(LocalFolder(dataset), content_key, store_of(tmp_path))
     assert (report.manifest, report.shards, report.features) == ((), {}, {})
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
@@ -53,10 +54,10 @@ def test_damaged_features_make_their_shard_missing_and_leave_its_file(
     flip(store.path("aa2"))
     store.path("cc1").unlink()
     shards = {path.name: path.read_bytes() for path in dataset.glob("*.parquet")}
-    report = repair_dataset(dataset, content_key, store)
+    report = repair_dataset(LocalFolder(dataset), content_key, store)
     assert sorted(report.features) == ["aa2", "cc1"]
     assert "crc32" in report.features["aa2"]
-    assert read_manifest(dataset).missing() == [0, 2]
+    assert read_manifest(LocalFolder(dataset)).missing() == [0, 2]
     assert not store.path("aa2").exists()
     assert [path.name for path in (store.folder / "quarantine").iterdir()] == ["aa2.safetensors.1"]
     assert {path.name: path.read_bytes() for path in dataset.glob("*.parquet")} == shards
@@ -65,18 +66,18 @@ def test_damaged_features_make_their_shard_missing_and_leave_its_file(
 def test_damaged_shards_are_found_without_features_too(dataset: Path, content_key: ContentKey) -> None:
     flip(dataset / "shard-000001.parquet")
     flip(dataset / "manifest.json")
-    report = repair_dataset(dataset, content_key, None)
+    report = repair_dataset(LocalFolder(dataset), content_key, None)
     assert (len(report.manifest), list(report.shards)) == (1, [1])
-    assert read_manifest(dataset).missing() == [1]
+    assert read_manifest(LocalFolder(dataset)).missing() == [1]
 
 
 def test_a_dataset_of_another_recipe_is_left_alone(dataset: Path, content_key: ContentKey) -> None:
     flip(dataset / "shard-000001.parquet")
     with pytest.raises(DataError, match="dtype was 'float32', now 'bfloat16'"):
-        repair_dataset(dataset, content_key.model_copy(update={"dtype": "bfloat16"}), None)
-    assert read_manifest(dataset).missing() == []
+        repair_dataset(LocalFolder(dataset), content_key.model_copy(update={"dtype": "bfloat16"}), None)
+    assert read_manifest(LocalFolder(dataset)).missing() == []
 
 
 def test_nothing_distilled_yet_is_nothing_to_repair(tmp_path: Path, content_key: ContentKey) -> None:
-    report = repair_dataset(tmp_path / "none", content_key, None)
+    report = repair_dataset(LocalFolder(tmp_path / "none"), content_key, None)
     assert (report.manifest, report.shards) == ((), {})

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from eagleray.cluster.stage import Stage, StageOutcome, discard_stages, run_stage
+from eagleray.corpus.storage import LocalFolder
 from eagleray.errors import ConfigError, DataError
 
 
@@ -12,7 +13,9 @@ def make_stage(name: str, folder: Path, calls: list[str], inputs: dict[str, int]
         (folder / name).mkdir(exist_ok=True)
         return StageOutcome(peak_rss_bytes=7, facts={"made_by": name})
 
-    return Stage(name=name, inputs=lambda: inputs, work=work, products=(folder / name,), needs=needs)
+    return Stage(
+        name=name, inputs=lambda: inputs, work=work, products=(LocalFolder(folder / name),), needs=needs
+    )
 
 
 def test_a_complete_stage_is_not_run_again_and_keeps_its_facts(tmp_path: Path) -> None:

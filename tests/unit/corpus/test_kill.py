@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from eagleray.corpus.dataset import read_dataset
-from eagleray.corpus.manifest import ContentKey, Manifest, open_manifest, write_manifest
+from eagleray.corpus.journal import JournalEntry, publish_entry
+from eagleray.corpus.manifest import ContentKey, Manifest, fold_journal, open_manifest
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.shards import write_shard
+from eagleray.corpus.storage import LocalFolder
+from eagleray.settings import fingerprint
 
 
 class KilledError(BaseException):
@@ -23,13 +26,13 @@ class Killer:
         self.left = operation
         self.dead = False
         for owner, name in ((os, "fsync"), (os, "replace"), (Path, "unlink")):
-            monkeypatch.setattr(owner, name, self._guard(getattr(owner, name), counts=name != "unlink"))
+            monkeypatch.setattr(owner, name, self._guard(getattr(owner, name)))
 
-    def _guard(self, real: Callable[..., object], counts: bool) -> Callable[..., object]:
+    def _guard(self, real: Callable[..., object]) -> Callable[..., object]:
         def guarded(*arguments: object, **options: object) -> object:
             if self.dead:
                 return None
-            if counts and self.left is not None:
+            if self.left is not None:
                 self.dead = self.left == 0
                 self.left -= 1
                 if self.dead:
@@ -41,16 +44,19 @@ class Killer:
 
 def make(folder: Path, begun: Manifest, shards: list[list[Sample]]) -> list[int]:
     """Make what is missing, as the distil job does; returns which shards that were."""
-    manifest = open_manifest(folder, begun)
-    missing = manifest.missing()
-    for index in missing:
-        manifest = manifest.with_shard(index, write_shard(folder, index, shards[index]), ())
-        write_manifest(folder, manifest)
+    storage = LocalFolder(folder)
+    missing = open_manifest(storage, begun).missing()
+    for count, index in enumerate(missing, start=1):
+        record = write_shard(storage, index, shards[index])
+        publish_entry(storage, JournalEntry(dataset=fingerprint(begun.key), index=index, shard=record))
+        if count % 2 == 0:
+            fold_journal(storage)
+    fold_journal(storage)
     return missing
 
 
 def published(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_kill_before_any_file_operation_loses_and_doubles_nothing(
@@ -70,10 +76,18 @@ def test_a_kill_before_any_file_operation_loses_and_doubles_nothing(
                 killed = False
             except KilledError:
                 operation += 1
-        finished = open_manifest(folder, begun).shards
+        finished = open_manifest(LocalFolder(folder), begun).shards
         remade = make(folder, begun, shards)
         assert set(remade).isdisjoint(finished)
         assert published(folder) == whole
-        assert [one.sample_id for one in read_dataset(folder)[1]] == ["00", "01", "10", "11", "20", "21"]
-    # Three operations for each of three shards and of two copies of four manifests.
-    assert operation == 3 * (3 + 2 * 4)
+        assert [one.sample_id for one in read_dataset(LocalFolder(folder))[1]] == [
+            "00",
+            "01",
+            "10",
+            "11",
+            "20",
+            "21",
+        ]
+    # Four operations for each of three shards, three entries and two copies of three manifests; three
+    # deletions of entries.
+    assert operation == 4 * (3 + 3 + 2 * 3) + 3

@@ -8,7 +8,8 @@ from eagleray.corpus.inspection import inspect_dataset, segments
 from eagleray.corpus.manifest import Manifest
 from eagleray.corpus.prompt import Reject
 from eagleray.corpus.sample import Sample
-from eagleray.corpus.summary import count_reasons, length_histogram, summarise_dataset
+from eagleray.corpus.storage import LocalFolder
+from eagleray.corpus.summary import length_histogram, summarise_dataset
 
 MakeSample = Callable[..., Sample]
 Publish = Callable[..., Manifest]
@@ -23,7 +24,7 @@ def test_samples_and_rejects_together_are_the_prompts(
     ]
     rejects = [Reject(origin=str(n), reason=f"the prompt has {n} tokens") for n in (90, 1234)]
     manifest = publish(tmp_path, shards, rejects)
-    summary = summarise_dataset(tmp_path, manifest)
+    summary = summarise_dataset(LocalFolder(tmp_path), manifest)
     assert (summary.rows, summary.rejected_rows, summary.planned_rows) == (3, 2, 5)
     assert (summary.tokens, summary.supervised_tokens) == (50, 13)
     assert summary.supervised_ratio == 13 / 50
@@ -44,14 +45,14 @@ def test_a_damaged_shard_is_named_and_the_others_are_counted(
 ) -> None:
     manifest = publish(tmp_path, [[sample("a")], [sample("b")]])
     (tmp_path / manifest.shards[0].file).write_bytes(b"PAR1")
-    summary = summarise_dataset(tmp_path, manifest)
+    summary = summarise_dataset(LocalFolder(tmp_path), manifest)
     assert list(summary.damaged_shards) == ["shard-000000.parquet"]
     assert summary.rows == 1
 
 
 def test_an_unfinished_dataset_can_be_looked_at(tmp_path: Path, sample: MakeSample, publish: Publish) -> None:
     publish(tmp_path, [[sample(name) for name in "abcdef"]], planned_shards=3)
-    found = inspect_dataset(tmp_path, {"short": 4, "uncut": None}, 3)
+    found = inspect_dataset(LocalFolder(tmp_path), {"short": 4, "uncut": None}, 3)
     assert (found.summary.shards, found.summary.planned_shards) == (1, 3)
     assert [one.sample_id for one in found.samples] == ["a", "c", "e"]
     assert found.truncation["short"].total.lost_rows == 6
@@ -60,14 +61,14 @@ def test_an_unfinished_dataset_can_be_looked_at(tmp_path: Path, sample: MakeSamp
 
 def test_an_empty_dataset_has_no_lengths_and_no_account(tmp_path: Path, publish: Publish) -> None:
     publish(tmp_path, [], planned_shards=1)
-    found = inspect_dataset(tmp_path, {"uncut": None}, 3)
+    found = inspect_dataset(LocalFolder(tmp_path), {"uncut": None}, 3)
     assert found.summary.lengths is None
     assert (found.truncation, found.samples) == ({}, ())
 
 
 def test_an_id_that_occurs_twice_is_counted(tmp_path: Path, sample: MakeSample, publish: Publish) -> None:
     manifest = publish(tmp_path, [[sample("a")], [sample("a")]])
-    assert summarise_dataset(tmp_path, manifest).duplicate_ids == 1
+    assert summarise_dataset(LocalFolder(tmp_path), manifest).duplicate_ids == 1
 
 
 def test_segments_cover_every_token_once_in_order(sample: MakeSample) -> None:
@@ -82,9 +83,13 @@ def test_segments_cover_every_token_once_in_order(sample: MakeSample) -> None:
     ]
 
 
-def test_reasons_that_differ_in_numbers_count_together_most_frequent_first() -> None:
+def test_reasons_that_differ_in_numbers_count_together_most_frequent_first(
+    tmp_path: Path, publish: Publish
+) -> None:
     rejects = [Reject(origin="x", reason=reason) for reason in ("b", "a 1", "a 22")]
-    assert list(count_reasons(rejects).items()) == [("a N", 2), ("b", 1)]
+    manifest = publish(tmp_path, [[]], rejects)
+    summary = summarise_dataset(LocalFolder(tmp_path), manifest)
+    assert list(summary.rejects_by_reason.items()) == [("a N", 2), ("b", 1)]
 
 
 def test_a_histogram_of_nothing_is_empty() -> None:

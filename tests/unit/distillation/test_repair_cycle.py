@@ -5,13 +5,16 @@ from typing import Any
 
 from eagleray.cluster.repair import repair_dataset
 from eagleray.corpus.chat import ChatTemplate
-from eagleray.corpus.manifest import ContentKey, Manifest, open_manifest, write_manifest
+from eagleray.corpus.journal import JournalEntry, publish_entry
+from eagleray.corpus.manifest import ContentKey, Manifest, open_manifest
 from eagleray.corpus.prompt import user_prompt
 from eagleray.corpus.shards import read_shard
+from eagleray.corpus.storage import LocalFolder
 from eagleray.distillation.answers import answer_source
 from eagleray.distillation.plan import plan_shards
 from eagleray.distillation.shard_distiller import ShardDistiller
 from eagleray.engines.native.engine import NativeEngine
+from eagleray.settings import fingerprint
 from eagleray.targets.feature_store import FeatureStore
 from eagleray.training.feature_audit import FeatureAudit
 
@@ -21,19 +24,18 @@ PROMPTS = [
 
 
 def distil_missing(
-    engine: NativeEngine, tokenizer: Any, key: ContentKey, folder: Path, store: FeatureStore
+    engine: NativeEngine, tokenizer: Any, key: ContentKey, storage: LocalFolder, store: FeatureStore
 ) -> list[int]:
     """Make what is missing, as the distil job does; returns which shards that were."""
     jobs = plan_shards(PROMPTS, key.rows_per_shard)
-    manifest = open_manifest(folder, Manifest(key=key, planned_shards=len(jobs), planned_rows=len(PROMPTS)))
+    manifest = open_manifest(storage, Manifest(key=key, planned_shards=len(jobs), planned_rows=len(PROMPTS)))
     missing = manifest.missing()
     answers = answer_source(key, ChatTemplate(tokenizer), engine, 200, store.layers)
     audit = FeatureAudit(store, engine.decoder, 1.0)
     for index in missing:
-        receipt = ShardDistiller(answers, key, folder, store).distil(jobs[index])
-        audit.check(read_shard(folder, receipt.record))
-        manifest = manifest.with_shard(index, receipt.record, receipt.rejects)
-        write_manifest(folder, manifest)
+        shard = ShardDistiller(answers, key, storage, store).distil(jobs[index])
+        audit.check(read_shard(storage, shard).samples)
+        publish_entry(storage, JournalEntry(dataset=fingerprint(key), index=index, shard=shard))
     return missing
 
 
@@ -46,20 +48,19 @@ def flip(path: Path) -> None:
 def test_only_what_is_damaged_is_made_again_and_equals_what_it_was(
     tiny_engine: NativeEngine, tokenizer: Any, content_key: ContentKey, tmp_path: Path
 ) -> None:
-    folder, store = tmp_path / "dataset", FeatureStore(tmp_path / "features", (0, 2))
-    assert distil_missing(tiny_engine, tokenizer, content_key, folder, store) == [0, 1, 2]
-    files = [*folder.iterdir(), *store.folder.rglob("*.safetensors")]
+    storage, store = LocalFolder(tmp_path / "dataset"), FeatureStore(tmp_path / "features", (0, 2))
+    assert distil_missing(tiny_engine, tokenizer, content_key, storage, store) == [0, 1, 2]
+    manifest = open_manifest(storage, _begun(content_key))
+    files = [*storage.path.glob("*.*"), *store.folder.rglob("*.safetensors")]
     before = {path: path.read_bytes() for path in files}
-    flip(folder / "shard-000001.parquet")
-    features_of_last = [
-        store.path(one.sample_id)
-        for one in read_shard(folder, open_manifest(folder, _begun(content_key)).shards[2])
-    ]
+    flip(storage.path / "shard-000001.parquet")
+    features_of_last = [store.path(one.sample_id) for one in read_shard(storage, manifest.shards[2]).samples]
     flip(features_of_last[1])
-    repair_dataset(folder, content_key, store)
-    assert distil_missing(tiny_engine, tokenizer, content_key, folder, store) == [1, 2]
+    repair_dataset(storage, content_key, store)
+    assert distil_missing(tiny_engine, tokenizer, content_key, storage, store) == [1, 2]
+    assert open_manifest(storage, _begun(content_key)).missing() == []
     assert {path: path.read_bytes() for path in files} == before
-    assert [path.name for path in (folder / "quarantine").iterdir()] == ["shard-000001.parquet.1"]
+    assert storage.names("quarantine") == ["quarantine/shard-000001.parquet.1"]
 
 
 def _begun(key: ContentKey) -> Manifest:

@@ -11,7 +11,8 @@ from eagleray.corpus.config import SupervisionConfig
 from eagleray.corpus.given_answers import given_turns
 from eagleray.corpus.prompt import AnswerOrigin, Message, Prompt, Reject, user_prompt
 from eagleray.corpus.prompt_files import read_prompts
-from eagleray.corpus.shards import read_shard
+from eagleray.corpus.shards import Shard, ShardRecord, read_shard
+from eagleray.corpus.storage import LocalFolder
 from eagleray.corpus.supervision import to_sequences
 from eagleray.distillation.answers import AnsweredPrompt, Answers, answer_source
 from eagleray.distillation.config import DistilConfig
@@ -33,6 +34,10 @@ def prompt(text: str) -> Prompt:
 PROMPTS = [prompt(f"Count to {number}.") for number in range(5)]
 
 
+def read(folder: Path, record: ShardRecord) -> Shard:
+    return read_shard(LocalFolder(folder), record)
+
+
 def distiller(
     engine: NativeEngine,
     tokenizer: Any,
@@ -44,14 +49,14 @@ def distiller(
     key = KEY.model_copy(update=changes)
     layers = features.layers if features else None
     answers = answer_source(key, ChatTemplate(tokenizer), engine, max_prompt_tokens, layers)
-    return ShardDistiller(answers, key, folder, features)
+    return ShardDistiller(answers, key, LocalFolder(folder), features)
 
 
 def test_the_supervised_span_is_exactly_what_the_engine_emitted(
     tiny_engine: NativeEngine, tokenizer: Any, tmp_path: Path
 ) -> None:
-    receipt = distiller(tiny_engine, tokenizer, tmp_path).distil(ShardJob(index=0, prompts=tuple(PROMPTS)))
-    samples = read_shard(tmp_path, receipt.record)
+    record = distiller(tiny_engine, tokenizer, tmp_path).distil(ShardJob(index=0, prompts=tuple(PROMPTS)))
+    samples = read(tmp_path, record).samples
     assert len(samples) == 5
     for sample, asked in zip(samples, PROMPTS, strict=True):
         text = tokenizer.apply_chat_template(
@@ -70,9 +75,9 @@ def test_a_bad_prompt_becomes_a_reject_and_the_others_are_answered(
     tiny_engine: NativeEngine, tokenizer: Any, tmp_path: Path
 ) -> None:
     job = ShardJob(index=3, prompts=(PROMPTS[0], prompt("word " * 150), PROMPTS[1]))
-    receipt = distiller(tiny_engine, tokenizer, tmp_path, max_prompt_tokens=100).distil(job)
-    assert receipt.record.rows == 2
-    assert [reject.reason for reject in receipt.rejects] == [
+    record = distiller(tiny_engine, tokenizer, tmp_path, max_prompt_tokens=100).distil(job)
+    assert record.rows == 2
+    assert [reject.reason for reject in read(tmp_path, record).rejects] == [
         f"the prompt has {len(tokenizer('word ' * 150).input_ids) + 30} tokens; at most 100 fit"
     ]
 
@@ -83,17 +88,17 @@ def test_making_a_shard_again_gives_the_same_bytes_and_ids(
     job = ShardJob(index=0, prompts=tuple(PROMPTS))
     first = distiller(tiny_engine, tokenizer, tmp_path / "a").distil(job)
     again = distiller(tiny_engine, tokenizer, tmp_path / "b").distil(job)
-    assert first.record == again.record
+    assert first == again
 
 
 def test_stored_features_are_those_of_a_forward_over_the_whole_sequence(
     tiny_engine: NativeEngine, tokenizer: Any, tmp_path: Path
 ) -> None:
     store = FeatureStore(tmp_path / "features", (0, 2), torch.float32)
-    receipt = distiller(tiny_engine, tokenizer, tmp_path, features=store).distil(
+    record = distiller(tiny_engine, tokenizer, tmp_path, features=store).distil(
         ShardJob(index=0, prompts=tuple(PROMPTS))
     )
-    for sample in read_shard(tmp_path, receipt.record):
+    for sample in read(tmp_path, record).samples:
         tokens = len(sample.input_ids) - 1
         features_TLD, final_TD = store.get(sample.sample_id, sample.input_ids)
         ids_BT, lengths_B = torch.tensor([sample.input_ids[:tokens]]), torch.tensor([tokens])
@@ -127,10 +132,13 @@ def test_every_bad_prompt_of_a_shard_is_a_reject_and_nothing_is_missing(
     path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
     items = list(read_prompts(path, "code", "none"))
     prompts = tuple(item for item in items if isinstance(item, Prompt))
-    receipt = distiller(tiny_engine, tokenizer, tmp_path).distil(ShardJob(index=0, prompts=prompts))
-    rejects = [*(item for item in items if isinstance(item, Reject)), *receipt.rejects]
-    assert receipt.prompts == len(prompts) == 8
-    assert receipt.record.rows == receipt.record.answered_prompts == 7
+    record = distiller(tiny_engine, tokenizer, tmp_path).distil(ShardJob(index=0, prompts=prompts))
+    rejects = [
+        *(item for item in items if isinstance(item, Reject)),
+        *read(tmp_path, record).rejects,
+    ]
+    assert record.prompts == len(prompts) == 8
+    assert record.rows == record.answered_prompts == 7
     assert sorted(reject.origin.split(" ")[0] for reject in rejects) == [
         f"{path}:{line}" for line in (4, 7, 8)
     ]
@@ -150,8 +158,8 @@ def test_features_of_several_turns_are_those_of_the_whole_sequence(
 ) -> None:
     store = FeatureStore(tmp_path / "features", (0, 2), torch.float32)
     work = distiller(tiny_engine, tokenizer, tmp_path, features=store, max_new_tokens=40)
-    receipt = work.distil(ShardJob(index=0, prompts=(CHAT, *PROMPTS)))
-    samples = read_shard(tmp_path, receipt.record)
+    record = work.distil(ShardJob(index=0, prompts=(CHAT, *PROMPTS)))
+    samples = read(tmp_path, record).samples
     for sample in samples:
         features_TLD, _ = store.get(sample.sample_id, sample.input_ids)
         ids_BT = torch.tensor([sample.input_ids[:-1]])
@@ -162,21 +170,21 @@ def test_features_of_several_turns_are_those_of_the_whole_sequence(
 def test_kept_answers_are_marked_as_given_and_run_no_engine(tokenizer: Any, tmp_path: Path) -> None:
     unused: Any = None
     work = distiller(unused, tokenizer, tmp_path, answers="keep")
-    receipt = work.distil(ShardJob(index=0, prompts=(CHAT, PROMPTS[0])))
-    (sample,) = read_shard(tmp_path, receipt.record)
+    record = work.distil(ShardJob(index=0, prompts=(CHAT, PROMPTS[0])))
+    (sample,) = read(tmp_path, record).samples
     assert sample.answer_origin == "given"
     assert [tokenizer.decode(sample.input_ids[start:end]) for start, end in sample.supervised] == [
         "Yes.<|im_end|>",
         "No.<|im_end|>",
     ]
-    assert [reject.reason for reject in receipt.rejects] == ["the row has no answer to keep"]
+    assert [reject.reason for reject in read(tmp_path, record).rejects] == ["the row has no answer to keep"]
 
 
 def test_regenerated_answers_are_marked_as_the_targets(
     tiny_engine: NativeEngine, tokenizer: Any, tmp_path: Path
 ) -> None:
-    receipt = distiller(tiny_engine, tokenizer, tmp_path).distil(ShardJob(index=0, prompts=(CHAT,)))
-    assert {sample.answer_origin for sample in read_shard(tmp_path, receipt.record)} == {"target"}
+    record = distiller(tiny_engine, tokenizer, tmp_path).distil(ShardJob(index=0, prompts=(CHAT,)))
+    assert {sample.answer_origin for sample in read(tmp_path, record).samples} == {"target"}
 
 
 def test_a_conversation_that_one_sequence_cannot_hold_gives_numbered_parts_of_distinct_ids(
@@ -198,11 +206,13 @@ def test_a_conversation_that_one_sequence_cannot_hold_gives_numbered_parts_of_di
             one = AnsweredPrompt(prompt=prompts[0], sequences=sequences, captured=(None, None))
             return Answers(answered=(one,), rejects=())
 
-    receipt = ShardDistiller(TwoPieces(), KEY, tmp_path).distil(ShardJob(index=0, prompts=(CHAT,)))
-    samples = read_shard(tmp_path, receipt.record)
+    record = ShardDistiller(TwoPieces(), KEY, LocalFolder(tmp_path)).distil(
+        ShardJob(index=0, prompts=(CHAT,))
+    )
+    samples = read(tmp_path, record).samples
     assert [sample.part for sample in samples] == [0, 1]
     assert len({sample.sample_id for sample in samples}) == 2
-    assert (receipt.record.rows, receipt.record.answered_prompts, receipt.prompts) == (2, 1, 1)
+    assert (record.rows, record.answered_prompts, record.prompts) == (2, 1, 1)
     assert tokenizer.decode(samples[1].input_ids[: samples[1].prompt_tokens]).count("Yes.") == 1
 
 
