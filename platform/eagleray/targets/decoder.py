@@ -83,12 +83,7 @@ class TargetDecoder:
         return cls(geometry, weights, batch_invariant=batch_invariant)
 
     def new_cache(self, max_rows: int, max_length: int) -> KVCache:
-        """Allocate a cache.
-
-        Raises:
-            ConfigError: The target attends to a sliding window shorter than `max_length`.
-        """
-        self._check_window(max_length)
+        """An empty cache for at most `max_rows` sequences of at most `max_length` positions."""
         return KVCache(self.geometry, max_rows, max_length, self.dtype, self.device)
 
     @torch.no_grad()
@@ -108,7 +103,13 @@ class TargetDecoder:
 
         Returns:
             features_TLD and final_TD.
+
+        Raises:
+            ConfigError: The target attends to a sliding window shorter than a sequence.
         """
+        longest = max(lengths)
+        self._check_window(longest)
+        cache.reserve(first_row + len(lengths), longest)
         attention = PromptAttention(lengths, self.device, cache, first_row)
         outputs = self._forward(ids_T, attention, layers)
         cache.lengths[first_row : first_row + len(lengths)] = lengths
@@ -123,8 +124,15 @@ class TargetDecoder:
 
         Returns:
             features_BQLD and final_BQD.
+
+        Raises:
+            ConfigError: The target attends to a sliding window that a row has filled.
         """
         rows, queries = ids_BQ.shape
+        longest = max(cache.lengths[:rows])
+        # What a draft adds past the window is never committed, so only the first new token counts.
+        self._check_window(longest + 1)
+        cache.reserve(rows, longest + queries)
         group = self.geometry.num_heads // self.geometry.num_kv_heads
         attention = StepAttention(cache, rows, queries, group, self.device)
         features_TLD, final_TD = self._forward(ids_BQ.flatten(), attention, layers)

@@ -1,4 +1,4 @@
-"""Keys and values of running sequences, one slot per row, allocated once.
+"""Keys and values of running sequences, one slot per row, grown as rows and lengths need.
 
 Active rows lie in front, so a decode step reads a prefix view and gathers nothing. What a row
 holds is told by its length alone: a rejected draft is dropped by not advancing the length, and
@@ -7,6 +7,7 @@ Shapes: R rows, G key-value heads, S positions, N head width.
 """
 
 import torch
+from torch import Tensor
 
 from eagleray.targets.geometry import TargetGeometry
 
@@ -16,7 +17,7 @@ row's result does not depend on how long its neighbours are."""
 
 
 class KVCache:
-    """Slots for `max_rows` sequences of at most `max_length` positions."""
+    """Slots for at most `max_rows` sequences of at most `max_length` positions. Starts without storage."""
 
     def __init__(
         self,
@@ -28,12 +29,24 @@ class KVCache:
     ):
         self.max_rows = max_rows
         self.max_length = round_up(max_length)
-        shape = (max_rows, geometry.num_kv_heads, self.max_length, geometry.head_dim)
-        # Zeros, not garbage: a masked position still enters sums with weight 0, and 0 * nan is nan.
+        shape = (0, geometry.num_kv_heads, 0, geometry.head_dim)
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(geometry.num_layers)]
+        """Of each layer, [R, G, S, N]."""
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(geometry.num_layers)]
         self.lengths = [0] * max_rows
         """Committed positions of each row, on the host: a step needs them before it can be launched."""
+
+    def reserve(self, rows: int, length: int) -> None:
+        """Make room for `length` positions in each of the first `rows` rows. What they hold stays."""
+        have_rows, _, have_length, _ = self.keys[0].shape
+        if rows <= have_rows and length <= have_length:
+            return
+        new_rows = next_size(have_rows, rows, self.max_rows)
+        new_length = next_size(have_length, round_up(length), self.max_length)
+        # Layer by layer, so that only one of them is held twice.
+        for tensors in (self.keys, self.values):
+            for layer, storage in enumerate(tensors):
+                tensors[layer] = enlarge(storage, new_rows, new_length)
 
     def advance(self, row: int, positions: int) -> None:
         """Keep the next `positions` positions that a step wrote to a row."""
@@ -55,3 +68,19 @@ class KVCache:
 def round_up(positions: int) -> int:
     """The next multiple of `ALIGNMENT`."""
     return -(-positions // ALIGNMENT) * ALIGNMENT
+
+
+def next_size(have: int, need: int, bound: int) -> int:
+    """What to grow to: at least double, so that copies stay few, but never past `bound`."""
+    return have if need <= have else min(max(need, 2 * have), bound)
+
+
+def enlarge(storage: Tensor, rows: int, length: int) -> Tensor:
+    """A copy of [..., R, G, S, N] with more rows and positions.
+
+    The new ones are zeros, not garbage: a masked position enters sums with weight 0, and 0 * nan is nan.
+    """
+    *outer, have_rows, heads, have_length, width = storage.shape
+    larger = storage.new_zeros(*outer, rows, heads, length, width)
+    larger[..., :have_rows, :, :have_length, :] = storage
+    return larger

@@ -86,6 +86,28 @@ def test_a_moved_row_goes_on_where_it_was(llama):
     assert cache.lengths == [10, 0]
 
 
+def test_growth_of_the_cache_leaves_the_bits_of_running_rows_alone(llama):
+    ids = random_ids(3, 60)
+    decoder = load(llama, batch_invariant=True)
+    alone, grown = decoder.new_cache(1, 64), decoder.new_cache(3, 64)
+    alone.reserve(1, 64)
+    for cache in (alone, grown):
+        decoder.prefill(ids[0, :10], [10], cache, 0)
+    sizes = set()
+    for position in range(10, 30):
+        if position == 14:
+            decoder.prefill(ids[1:, :40].flatten(), [40, 40], grown, 1)
+        rows = 1 if position < 14 else 3
+        _, expected = decoder.step(ids[:1, position : position + 1], alone)
+        _, seen = decoder.step(ids[:rows, position : position + 1], grown)
+        assert torch.equal(seen[0], expected[0])
+        alone.advance(0, 1)
+        for row in range(rows):
+            grown.advance(row, 1)
+        sizes.add(tuple(grown.keys[0].shape[::2]))
+    assert sizes == {(1, 16), (3, 48), (3, 64)}
+
+
 def test_a_row_has_the_same_bits_in_any_company(llama):
     """Alone, among other rows, and as one of several verified positions."""
     ids_BT = random_ids(5, 60)
@@ -134,8 +156,14 @@ def test_a_sliding_window_bounds_what_may_be_asked(make_twin, tmp_path):
     decoder.capture(random_ids(1, 16), torch.tensor([16]), ())
     with pytest.raises(ConfigError, match=r"17 tokens.*over 16"):
         decoder.capture(random_ids(1, 17), torch.tensor([17]), ())
+    cache = decoder.new_cache(1, 32)
     with pytest.raises(ConfigError, match="over 16"):
-        decoder.new_cache(1, 17)
+        decoder.prefill(random_ids(17), [17], cache, 0)
+    decoder.prefill(random_ids(15), [15], cache, 0)
+    decoder.step(random_ids(1, 3), cache)
+    cache.advance(0, 1)
+    with pytest.raises(ConfigError, match="over 16"):
+        decoder.step(random_ids(1, 1), cache)
 
 
 def test_unknown_activation_is_refused(make_twin, tmp_path):

@@ -1,4 +1,4 @@
-"""Slots: lengths tell what is there."""
+"""Slots: lengths tell what is there, and room comes with what is reserved."""
 
 import torch
 
@@ -29,6 +29,7 @@ def test_slots_reach_to_a_whole_number_of_vectors():
 
 def test_move_takes_the_committed_positions_and_empties_the_source():
     cache = new_cache()
+    cache.reserve(3, 7)
     for layer in range(2):
         cache.keys[layer][2] = 1.0 + layer
         cache.values[layer][2] = 3.0 + layer
@@ -48,3 +49,24 @@ def test_reset_forgets_one_row():
     cache.advance(1, 5)
     cache.reset(0)
     assert cache.lengths == [0, 5, 0]
+
+
+def sizes(cache: KVCache) -> tuple[int, int]:
+    rows, _, length, _ = cache.values[1].shape
+    return rows, length
+
+
+def test_room_doubles_up_to_its_bounds_and_keeps_what_is_held():
+    cache = new_cache(max_rows=5, max_length=100)
+    assert sizes(cache) == (0, 0)
+    cache.reserve(2, 20)
+    assert sizes(cache) == (2, 32)
+    cache.keys[1][1, :, :20] = 7.0
+    cache.reserve(1, 32)
+    assert sizes(cache) == (2, 32)
+    cache.reserve(3, 33)
+    assert sizes(cache) == (4, 64)
+    cache.reserve(5, 100)
+    assert sizes(cache) == (5, 112)
+    assert (cache.keys[1][1, :, :20] == 7.0).all()
+    assert cache.keys[1].sum() == 7.0 * 20 * GEOMETRY.num_kv_heads * GEOMETRY.head_dim

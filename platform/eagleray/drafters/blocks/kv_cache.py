@@ -1,4 +1,4 @@
-"""Keys and values of committed positions, with scratch room behind them for a draft.
+"""Keys and values of committed positions, with scratch room behind them for a draft; grown as needed.
 
 A draft writes its own keys at the positions after the committed ones; the next commit writes over
 them, so a rejected draft needs no undoing. Shapes: R rows, N written positions, Q queries of a row,
@@ -13,15 +13,30 @@ from torch import Tensor
 
 from eagleray.drafters.blocks.grouped import group_queries, ungroup_queries
 from eagleray.drafters.blocks.layers import Dimensions
+from eagleray.targets.kv_cache import enlarge, next_size
 
 
 class DraftCache:
-    """Keys and values of `layers` drafter layers for `rows` rows of at most `capacity` positions."""
+    """Keys and values of `layers` drafter layers for at most `rows` rows of at most `capacity` positions.
+
+    Starts without storage; `reserve` before anything is written.
+    """
 
     def __init__(self, like: Tensor, dimensions: Dimensions, *, layers: int, rows: int, capacity: int):
-        shape = (layers, rows, dimensions.num_kv_heads, capacity, dimensions.head_dim)
+        self._bounds = rows, capacity
+        shape = (layers, 0, dimensions.num_kv_heads, 0, dimensions.head_dim)
         self.keys = like.new_zeros(shape)
         self.values = like.new_zeros(shape)
+
+    def reserve(self, lengths: Sequence[int], scratch: int = 0) -> None:
+        """Make room for the first positions of rows 0, 1, ..., and `scratch` more. What they hold stays."""
+        rows = max((row for row, length in enumerate(lengths, 1) if length), default=0)
+        have_rows, have_positions = self.keys.shape[1], self.keys.shape[3]
+        rows = next_size(have_rows, rows, self._bounds[0])
+        positions = next_size(have_positions, max(lengths) + scratch, self._bounds[1])
+        if (rows, positions) != (have_rows, have_positions):
+            self.keys = enlarge(self.keys, rows, positions)
+            self.values = enlarge(self.values, rows, positions)
 
     def write(
         self, layer: int, rows_N: Tensor, positions_N: Tensor, keys_NGd: Tensor, values_NGd: Tensor
@@ -30,6 +45,7 @@ class DraftCache:
         self.keys[layer][rows_N, :, positions_N] = keys_NGd
         self.values[layer][rows_N, :, positions_N] = values_NGd
 
+    @torch.inference_mode()  # Like the drafting in which the storage was made.
     def move(self, source: int, destination: int) -> None:
         """Copy a row over another one."""
         self.keys[:, destination] = self.keys[:, source]

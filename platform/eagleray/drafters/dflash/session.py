@@ -28,7 +28,6 @@ class DFlashSession(DraftSession):
         self.cache = DraftCache(
             like, drafter.dimensions, layers=len(drafter.layers), rows=max_rows, capacity=capacity
         )
-        self.angles = drafter.rotary(torch.arange(capacity, device=like.device))
         self.head_UD = drafter.target_head_UD()
         self.lengths = [0] * max_rows
         self.anchors_R = torch.zeros(max_rows, dtype=torch.int64, device=like.device)
@@ -37,8 +36,9 @@ class DFlashSession(DraftSession):
     def observe(self, committed: Committed) -> None:
         """Store every layer's injected keys and values of the new positions, and the new anchors."""
         seen = Observed.unpad(committed, self.lengths)
+        self.cache.reserve(self.lengths)
         fused_ND = self.drafter.fuse(seen.features_NLD)
-        angles = self.angles.at(seen.positions_N)
+        angles = self.drafter.rotary(seen.positions_N)
         for index, layer in enumerate(self.drafter.stack()):
             self.cache.write(
                 index, seen.rows_N, seen.positions_N, *layer.self_attn.keys_values(fused_ND, angles)
@@ -50,10 +50,11 @@ class DFlashSession(DraftSession):
         """Fill a block of `depth + 1` slots, the size at which engines run it."""
         drafter, size = self.drafter, depth + 1
         lengths = self.lengths[:num_rows]
+        self.cache.reserve(lengths, scratch=size)
         rows_X = torch.arange(num_rows, device=self.anchors_R.device).repeat_interleave(size)
         starts_R1 = torch.tensor(lengths, device=rows_X.device)[:, None]
         positions_X = (starts_R1 + torch.arange(size, device=rows_X.device)).flatten()
-        angles = self.angles.at(positions_X)
+        angles = drafter.rotary(positions_X)
         visible = [length + size for length in lengths]
         hidden_XD = drafter.embed(drafter.block_ids(self.anchors_R[:num_rows], size)).flatten(0, 1)
         for index, layer in enumerate(drafter.stack()):

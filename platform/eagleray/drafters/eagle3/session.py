@@ -25,7 +25,6 @@ class Eagle3Session(DraftSession):
         like = drafter.fc.weight
         capacity = max_length + drafter.config.max_depth
         self.cache = DraftCache(like, drafter.dimensions, layers=1, rows=max_rows, capacity=capacity)
-        self.angles = drafter.rotary(torch.arange(capacity, device=like.device))
         self.lengths = [0] * max_rows
         self.residual_RD = like.new_zeros(max_rows, like.shape[0])
         self.joined_RE = like.new_zeros(max_rows, 2 * like.shape[0])
@@ -35,9 +34,10 @@ class Eagle3Session(DraftSession):
         """Store keys of the new positions, and the newest one's inputs for the first draft step."""
         layer = self.drafter.midlayer
         seen = Observed.unpad(committed, self.lengths)
+        self.cache.reserve(self.lengths)
         fused_ND = self.drafter.fuse(seen.features_NLD)
         residual_ND, joined_NE = layer.enter(self.drafter.embed(seen.next_ids_N), fused_ND)
-        keys_NGd, values_NGd = layer.self_attn.keys_values(joined_NE, self.angles.at(seen.positions_N))
+        keys_NGd, values_NGd = layer.self_attn.keys_values(joined_NE, self.drafter.rotary(seen.positions_N))
         self.cache.write(0, seen.rows_N, seen.positions_N, keys_NGd, values_NGd)
         self.residual_RD[seen.grown_rows] = residual_ND[seen.newest_index]
         self.joined_RE[seen.grown_rows] = joined_NE[seen.newest_index]
@@ -49,9 +49,10 @@ class Eagle3Session(DraftSession):
         rows_R = torch.arange(num_rows, device=self.residual_RD.device)
         newest_R = torch.tensor(self.lengths[:num_rows], device=rows_R.device) - 1
         state_RD, joined_RE = self.residual_RD[:num_rows], self.joined_RE[:num_rows]
+        self.cache.reserve(self.lengths[:num_rows], scratch=depth)
         drafted: list[Tensor] = []
         for step in range(depth):
-            angles = self.angles.at(newest_R + step)
+            angles = self.drafter.rotary(newest_R + step)
             if step > 0:
                 state_RD, joined_RE = layer.enter(self.drafter.embed(drafted[-1]), state_RD)
                 self.cache.write(0, rows_R, newest_R + step, *attention.keys_values(joined_RE, angles))
