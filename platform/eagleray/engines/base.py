@@ -1,15 +1,19 @@
 """What an engine answers: requests in, emitted ids and per-cycle counts out.
 
-The same call generates with and without a drafter; only `draft` differs. Token ids are the
-currency: text enters and leaves in `corpus`.
+A stream takes requests at any time and returns them as they finish; `generate` is a stream over a
+list. Both run with and without a drafter; only `draft` differs. Token ids are the currency: text
+enters and leaves in `corpus`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from eagleray.drafters.base import DraftSource
+from eagleray.errors import EngineError
 from eagleray.speculation.acceptance import Cycle
+from eagleray.speculation.config import GREEDY, SamplingConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,9 +26,13 @@ class GenerationRequest:
     """One prompt to complete."""
 
     request_id: str
+    """Unlike that of every unfinished request of the same stream."""
     prompt_ids: tuple[int, ...]
     max_new_tokens: int
     """Upper bound on emitted tokens; the context window may bound it further."""
+    sampling: SamplingConfig = GREEDY
+    seed: int = 0
+    """Drives every random choice of this request: the same request gives the same ids in any company."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +61,14 @@ class Generation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FailedRequest:
+    """A request that the engine accepted and could not finish."""
+
+    request_id: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class DraftSetting:
     """How to draft: with what, and how many tokens per cycle (the draft depth, at least 1)."""
 
@@ -62,7 +78,7 @@ class DraftSetting:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineTimes:
-    """Where the wall time of a `generate` call went, in seconds."""
+    """Where the wall time inside the calls of a stream went, in seconds."""
 
     prefill_s: float
     draft_s: float
@@ -83,8 +99,66 @@ class GenerationRun:
     times: EngineTimes
 
 
-class Engine(Protocol):
+class RequestStream(Protocol):
+    """Requests on their way through an engine; they may be added and withdrawn while others run."""
+
+    @property
+    def unfinished(self) -> int:
+        """Submitted requests that were neither returned nor cancelled."""
+        ...
+
+    @property
+    def delivered_tokens(self) -> int:
+        """Tokens that cycles have delivered so far, in all requests; the first of each answer, which
+        prefill yields, is not among them."""
+        ...
+
+    @property
+    def times(self) -> EngineTimes:
+        """The account so far."""
+        ...
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request.
+
+        Raises:
+            EngineError: The engine cannot serve it, or its id is that of an unfinished request. The
+                stream goes on without it.
+        """
+        ...
+
+    def advance(self) -> list[Generation | FailedRequest]:
+        """Admit what fits, run one cycle, and return what finished, in no particular order.
+
+        Nothing may have finished. An engine that runs elsewhere waits a moment for answers instead of
+        running a cycle, so calling this until nothing is unfinished never spins.
+        """
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """Withdraw a request and free its slot at once; `advance` will not return it.
+
+        An id that is not unfinished is ignored: an answer may finish while its cancellation is on the way.
+        """
+        ...
+
+
+class Engine(ABC):
     """Runs the target."""
+
+    @abstractmethod
+    def open_stream(
+        self, *, draft: DraftSetting | None = None, capture_layers: tuple[int, ...] | None = None
+    ) -> RequestStream:
+        """Start an empty stream. Streams of one engine share nothing but the target.
+
+        Args:
+            draft: Speculate with this drafter; None is plain decoding. Greedy ids are the same either way.
+            capture_layers: Also return features of these layers (outputs, 0-based) and the final state.
+
+        Raises:
+            EngineError: The drafter or the layers do not fit the engine.
+        """
 
     def generate(
         self,
@@ -94,14 +168,28 @@ class Engine(Protocol):
         capture_layers: tuple[int, ...] | None = None,
         on_progress: Callable[[int], None] | None = None,
     ) -> GenerationRun:
-        """Complete every request greedily.
+        """Complete every request of a list; see `open_stream`.
 
         Args:
-            draft: Speculate with this drafter; None is plain decoding. The ids are the same either way.
-            capture_layers: Also return features of these layers (outputs, 0-based) and the final state.
-            on_progress: Called after each cycle with the number of tokens it delivered.
+            on_progress: Called with the number of tokens that cycles have delivered since the last call.
 
         Raises:
-            EngineError: A prompt is empty or leaves no room in the context window.
+            EngineError: A request cannot be served, or the engine failed on one.
         """
-        ...
+        stream = self.open_stream(draft=draft, capture_layers=capture_layers)
+        for request in requests:
+            stream.submit(request)
+        finished: dict[str, Generation] = {}
+        reported_tokens = 0
+        while stream.unfinished:
+            for outcome in stream.advance():
+                if isinstance(outcome, FailedRequest):
+                    raise EngineError(
+                        f"Request {outcome.request_id!r} failed in the engine: {outcome.reason}"
+                    )
+                finished[outcome.request_id] = outcome
+            if on_progress is not None and stream.delivered_tokens > reported_tokens:
+                on_progress(stream.delivered_tokens - reported_tokens)
+                reported_tokens = stream.delivered_tokens
+        generations = tuple(finished[request.request_id] for request in requests)
+        return GenerationRun(generations=generations, times=stream.times)

@@ -49,7 +49,7 @@ class RunningBatch:
     """Rows that are decoded together.
 
     Args:
-        max_length: Longest prompt plus answer that will be admitted.
+        max_length: Longest prompt plus answer that may be admitted.
     """
 
     def __init__(
@@ -123,21 +123,33 @@ class RunningBatch:
             self._observe(0, delivered, features_BPLD, final_BPD, verdict.committed_BP)
         return sum(delivered)
 
-    def release(self) -> None:
-        """Remove finished rows and free their slots."""
-        for slot in reversed(range(len(self.rows))):
-            if self.rows[slot].finish_reason is None:
-                continue
-            last = len(self.rows) - 1
-            if slot != last:
-                self.rows[slot] = self.rows[last]
-                self._cache.move(last, slot)
-                if self._session is not None:
-                    self._session.move(last, slot)
-            self.rows.pop()
-            self._cache.reset(last)
+    def release(self) -> list[Row]:
+        """Remove finished rows, free their slots and return them."""
+        slots = [slot for slot, row in enumerate(self.rows) if row.finish_reason is not None]
+        # From the back, so that the last row, which fills the gap, is one that stays.
+        return [self._vacate(slot) for slot in reversed(slots)]
+
+    def drop(self, request_id: str) -> None:
+        """Remove the row of a request, if it runs."""
+        for slot, row in enumerate(self.rows):
+            if row.request.request_id == request_id:
+                self._vacate(slot)
+                return
+
+    def _vacate(self, slot: int) -> Row:
+        """Take the row out of a slot and move the last row there."""
+        row = self.rows[slot]
+        last = len(self.rows) - 1
+        if slot != last:
+            self.rows[slot] = self.rows[last]
+            self._cache.move(last, slot)
             if self._session is not None:
-                self._session.reset(last)
+                self._session.move(last, slot)
+        self.rows.pop()
+        self._cache.reset(last)
+        if self._session is not None:
+            self._session.reset(last)
+        return row
 
     def _draft(self) -> tuple[Tensor, list[int]]:
         """Proposals [B, K], and how many of each row's are to be judged; K is the largest of these."""

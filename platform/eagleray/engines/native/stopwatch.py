@@ -1,4 +1,4 @@
-"""Where the time of a generation goes."""
+"""Where the time of a stream goes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,15 +11,22 @@ Phase = Literal["prefill", "draft", "verify"]
 
 
 class Stopwatch:
-    """Adds up the seconds of each phase; what lies between phases is host work."""
+    """Adds up the seconds of each phase; what lies between phases while running is host work."""
 
     def __init__(self) -> None:
-        self._started = perf_counter()
+        self._running_s = 0.0
         self._spent_s: dict[Phase, float] = {"prefill": 0.0, "draft": 0.0, "verify": 0.0}
 
     @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the enclosed time as the engine's. The caller's own time between two calls is not."""
+        entered = perf_counter()
+        yield
+        self._running_s += perf_counter() - entered
+
+    @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
-        """Count the enclosed time. Phases do not nest."""
+        """Count the enclosed time. Phases lie in running time and do not nest."""
         entered = perf_counter()
         yield
         self._spent_s[name] += perf_counter() - entered
@@ -27,7 +34,9 @@ class Stopwatch:
     def times(self) -> EngineTimes:
         """The account so far."""
         spent = self._spent_s
-        host_s = perf_counter() - self._started - sum(spent.values())
         return EngineTimes(
-            prefill_s=spent["prefill"], draft_s=spent["draft"], verify_s=spent["verify"], host_s=host_s
+            prefill_s=spent["prefill"],
+            draft_s=spent["draft"],
+            verify_s=spent["verify"],
+            host_s=self._running_s - sum(spent.values()),
         )

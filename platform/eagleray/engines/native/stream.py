@@ -1,0 +1,108 @@
+"""The native stream: who waits, who runs, who is done.
+
+The loop here decides who runs; `batch` runs them; `rows` decides what is committed.
+"""
+
+from collections import deque
+
+import torch
+
+from eagleray.engines.base import EngineTimes, FailedRequest, Generation, GenerationRequest
+from eagleray.engines.native.batch import RunningBatch
+from eagleray.engines.native.limits import Limits
+from eagleray.engines.native.rows import Row
+from eagleray.engines.native.stopwatch import Stopwatch
+from eagleray.errors import EngineError
+
+
+class NativeStream:
+    """A `RequestStream` over one running batch. Prefill time includes the drafter's reading of the prompt.
+
+    Args:
+        stop_ids: Ids that end an answer.
+        max_prefill_tokens: Prompt tokens of one forward, unless a single prompt is longer.
+    """
+
+    def __init__(
+        self,
+        batch: RunningBatch,
+        limits: Limits,
+        stop_ids: frozenset[int],
+        max_prefill_tokens: int,
+        stopwatch: Stopwatch,
+    ):
+        self.delivered_tokens = 0
+        self._batch = batch
+        self._limits = limits
+        self._stop_ids = stop_ids
+        self._max_prefill_tokens = max_prefill_tokens
+        self._stopwatch = stopwatch
+        self._waiting: deque[Row] = deque()
+        self._unfinished_ids: set[str] = set()
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that wait or run."""
+        return len(self._unfinished_ids)
+
+    @property
+    def times(self) -> EngineTimes:
+        """The account so far."""
+        return self._stopwatch.times()
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request behind those that wait.
+
+        Raises:
+            EngineError: See `Limits.check_request`; or a request of that id is unfinished.
+        """
+        self._limits.check_request(request)
+        if request.request_id in self._unfinished_ids:
+            raise EngineError(
+                f"Request {request.request_id!r} is still unfinished in this stream. "
+                "Give every request an id of its own."
+            )
+        self._unfinished_ids.add(request.request_id)
+        self._waiting.append(Row(request, self._limits.room(request), self._stop_ids))
+
+    def advance(self) -> list[Generation | FailedRequest]:
+        """Admit what fits, run one cycle, and return what finished."""
+        with torch.inference_mode(), self._stopwatch.running():
+            finished = self._admit()
+            if self._batch.rows:
+                self.delivered_tokens += self._batch.cycle()
+                finished += self._batch.release()
+        self._unfinished_ids.difference_update(row.request.request_id for row in finished)
+        # Outside inference mode, so that captured features may enter a training step.
+        return [row.generation() for row in finished]
+
+    def cancel(self, request_id: str) -> None:
+        """Withdraw a request that waits or runs."""
+        if request_id not in self._unfinished_ids:
+            return
+        self._unfinished_ids.remove(request_id)
+        self._waiting = deque(row for row in self._waiting if row.request.request_id != request_id)
+        with torch.inference_mode():
+            self._batch.drop(request_id)
+
+    def _admit(self) -> list[Row]:
+        """Fill the free slots. Returns rows that ended with their first token."""
+        finished: list[Row] = []
+        while self._waiting and self._batch.free_slots:
+            self._batch.admit(self._next_group(self._batch.free_slots))
+            finished += self._batch.release()
+        return finished
+
+    def _next_group(self, slots: int) -> list[Row]:
+        """Take the first rows that wait, as many as slots and the prefill bound allow, at least one.
+
+        Prompts that are prefilled together read the target's weights once.
+        """
+        group = [self._waiting.popleft()]
+        tokens = len(group[0].request.prompt_ids)
+        while self._waiting and len(group) < slots:
+            tokens += len(self._waiting[0].request.prompt_ids)
+            if tokens > self._max_prefill_tokens:
+                break
+            group.append(self._waiting.popleft())
+        return group
