@@ -47,9 +47,13 @@ class HeadedDrafter(TrainableDrafter):
         )
         return super()._apply(fn, recurse)
 
+    def widen(self, tensor: Tensor) -> Tensor:
+        """A tensor of the target in the dtype of the drafter's weights; the target's may be narrower."""
+        return tensor.to(next(self.parameters()).dtype)
+
     def embed(self, ids: Tensor) -> Tensor:
         """Target embedding of ids of any shape."""
-        return F.embedding(ids, self.heads.embed_VD)
+        return self.widen(F.embedding(ids, self.heads.embed_VD))
 
     def kept_ids_U(self) -> Tensor | None:
         """Target id of each draft id; None when they are the same."""
@@ -59,8 +63,8 @@ class HeadedDrafter(TrainableDrafter):
 
     def target_head_UD(self) -> Tensor:
         """Rows of the target's frozen lm_head that stand for the draft vocabulary."""
-        kept_U = self.kept_ids_U()
-        return self.heads.lm_head_VD if kept_U is None else self.heads.lm_head_VD.index_select(0, kept_U)
+        kept_U, head_VD = self.kept_ids_U(), self.heads.lm_head_VD
+        return self.widen(head_VD if kept_U is None else head_VD.index_select(0, kept_U))
 
     def to_target_ids(self, draft_ids: Tensor) -> Tensor:
         """Target ids of draft ids of any shape."""
@@ -74,9 +78,14 @@ class HeadedDrafter(TrainableDrafter):
         """bool; whether the draft vocabulary holds each target id."""
         return self.t2d[target_ids] if self.has_vocabulary else torch.ones_like(target_ids, dtype=torch.bool)
 
+    def borrowed_tensors(self) -> dict[str, Tensor]:
+        """Tensors of the target that an export carries because engines want them; never loaded."""
+        return {}
+
     def export_tensors(self) -> dict[str, Tensor]:
-        """Contiguous copies on the CPU."""
-        return {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        """Contiguous tensors on the CPU: the drafter's own, and those it borrows."""
+        exported = self.state_dict() | self.borrowed_tensors()
+        return {name: tensor.detach().cpu().contiguous() for name, tensor in exported.items()}
 
     def load_tensors(self, tensors: dict[str, Tensor], origin: Path) -> None:
         """Load an export, its draft vocabulary included.
@@ -85,7 +94,9 @@ class HeadedDrafter(TrainableDrafter):
             ArtifactError: A name is missing or unknown, a shape differs, or d2t and t2d disagree.
         """
         own = self.state_dict()
-        missing, unknown = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+        expected = own | self.borrowed_tensors()
+        missing = sorted(expected.keys() - tensors.keys())
+        unknown = sorted(tensors.keys() - expected.keys())
         if missing or unknown:
             raise ArtifactError(
                 f"Drafter {origin} does not hold the expected tensors. Missing: {missing or 'none'}. "
@@ -93,14 +104,14 @@ class HeadedDrafter(TrainableDrafter):
                 "it again."
             )
         for name, tensor in tensors.items():
-            if tensor.shape != own[name].shape:
+            if tensor.shape != expected[name].shape:
                 raise ArtifactError(
                     f"Drafter {origin}: tensor {name} has shape {tuple(tensor.shape)}; expected "
-                    f"{tuple(own[name].shape)}. Check that its settings match the weights."
+                    f"{tuple(expected[name].shape)}. Check that its settings match the weights."
                 )
         if self.has_vocabulary:
             DraftVocabulary.from_tensors(tensors, len(self.t2d), origin)
-        self.load_state_dict(tensors)
+        self.load_state_dict({name: tensors[name] for name in own})
 
 
 def initialise(module: HeadedDrafter) -> None:

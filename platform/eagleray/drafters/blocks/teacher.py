@@ -68,7 +68,7 @@ class SoftTeacher(Teacher):
         labels_BT = batch.supervised_BT.clone()
         labels_BT[:, 0] = False
         batch_P, position_P = labels_BT.nonzero(as_tuple=True)
-        final_PD = batch.final_BTD[batch_P, position_P - 1]
+        final_PD = drafter.widen(batch.final_BTD[batch_P, position_P - 1])
         self.probabilities_PU = F.linear(final_PD, drafter.target_head_UD()).softmax(-1)
         self.index_BT = torch.zeros_like(batch.ids_BT)
         self.index_BT[batch_P, position_P] = torch.arange(len(batch_P), device=batch_P.device)

@@ -65,7 +65,7 @@ class DFlashDrafter(HeadedDrafter):
 
     def fuse(self, features_NLD: Tensor) -> Tensor:
         """Mix the tapped layers, in the order of their ids, into the state that layers inject [N, D]."""
-        fused_ND: Tensor = self.hidden_norm(self.fc(features_NLD.flatten(-2)))
+        fused_ND: Tensor = self.hidden_norm(self.fc(self.widen(features_NLD.flatten(-2))))
         return fused_ND
 
     def block_ids(self, anchor_ids: Tensor, size: int) -> Tensor:
@@ -86,20 +86,9 @@ class DFlashDrafter(HeadedDrafter):
         """Configuration that SGLang and vLLM read."""
         return engine_config(self)
 
-    def export_tensors(self) -> dict[str, Tensor]:
-        """The weights; with a reduced vocabulary also its map and the target's rows for it."""
-        tensors = super().export_tensors()
-        if self.has_vocabulary:
-            tensors[LM_HEAD] = self.target_head_UD().detach().cpu().contiguous()
-        return tensors
-
-    def load_tensors(self, tensors: dict[str, Tensor], origin: Any) -> None:
-        """Load an export; the reduced head in it is the target's own and is not read back.
-
-        Raises:
-            ArtifactError: A name is missing or unknown, a shape differs, or the vocabulary does.
-        """
-        super().load_tensors({name: tensor for name, tensor in tensors.items() if name != LM_HEAD}, origin)
+    def borrowed_tensors(self) -> dict[str, Tensor]:
+        """With a reduced vocabulary, the target's rows for it."""
+        return {LM_HEAD: self.target_head_UD()} if self.has_vocabulary else {}
 
     def export_profile(self) -> dict[str, Any]:
         """What a reader of the export must know and the configuration does not say."""

@@ -48,7 +48,7 @@ def fill_blocks(drafter: "DFlashDrafter", batch: TrainingBatch, blocks: "Blocks"
     hidden_XD = drafter.embed(ids_NK).flatten(0, 1)
     for layer in drafter.stack():
         hidden_XD = layer.finish(hidden_XD, context.attend(layer, layer.input_layernorm(hidden_XD)))
-    return hidden_XD.view(*ids_NK.shape, -1)
+    return hidden_XD.unflatten(0, ids_NK.shape)
 
 
 @dataclass(frozen=True)
@@ -97,18 +97,17 @@ class InjectedContext:
         own_keys, own_values = layer.self_attn.keys_values(source_XD, self.block_angles)
         own_keys_BG1AKd, own_values_BG1AKd = self._by_group(own_keys), self._by_group(own_values)
         queries_BAKHd = self._pad_blocks(layer.self_attn.queries(source_XD, self.block_angles))
-        width, groups = queries_BAKHd.shape[-1], keys_BGSd.shape[1]
+        heads, width = queries_BAKHd.shape[3:]
+        groups = keys_BGSd.shape[1]
         grouped = group_queries(queries_BAKHd.flatten(1, 2) * width**-0.5, groups)
-        by_block = (len(grouped), groups, -1, *queries_BAKHd.shape[1:3])
+        by_block = (len(grouped), groups, heads // groups, *queries_BAKHd.shape[1:3])
         split_BGRAKd = grouped.view(*by_block, width)
         scores = (grouped @ keys_BGSd.transpose(2, 3)).view(*by_block, keys_BGSd.shape[2])
         scores = scores.masked_fill(self.hidden_BAS[:, None, None, :, None], float("-inf"))
         own_scores = split_BGRAKd @ own_keys_BG1AKd.transpose(-1, -2)
         weights = torch.cat((scores, own_scores), -1).softmax(-1)
         context, own = weights.split((scores.shape[-1], self.blocks.size), -1)
-        out = context.reshape(*grouped.shape[:3], -1) @ values_BGSd + (own @ own_values_BG1AKd).view_as(
-            grouped
-        )
+        out = context.flatten(2, 4) @ values_BGSd + (own @ own_values_BG1AKd).view_as(grouped)
         out_BAKE = ungroup_queries(out, queries_BAKHd.shape[1] * self.blocks.size).unflatten(
             1, (-1, self.blocks.size)
         )

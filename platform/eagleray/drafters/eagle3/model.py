@@ -68,7 +68,7 @@ class Eagle3Drafter(HeadedDrafter):
 
     def fuse(self, features_NLD: Tensor) -> Tensor:
         """Mix the tapped layers, in the order of their ids, into one hidden state [N, D]."""
-        fused_ND: Tensor = self.fc(features_NLD.flatten(-2))
+        fused_ND: Tensor = self.fc(self.widen(features_NLD.flatten(-2)))
         return fused_ND
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
