@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from eagleray.drafters.base import TrainableDrafter, TrainingBatch
+from eagleray.drafters.base import TrainableDrafter
 from eagleray.drafters.catalog import build_drafter, resolve
 from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.eagle3.config import Eagle3Config
@@ -25,44 +25,12 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(params=SETTINGS)
-def drafter(request: pytest.FixtureRequest, heads: FrozenHeads, counts: Tensor) -> TrainableDrafter:
-    torch.manual_seed(3)
-    built = build_drafter(SETTINGS[request.param], heads, counts)
-    assert isinstance(built, TrainableDrafter)
-    return built
-
-
 @pytest.fixture
 def eagle3_folder(heads: FrozenHeads, counts: Tensor, tmp_path: Path) -> Path:
     built = build_drafter(SETTINGS["eagle3"], heads, counts)
     assert isinstance(built, TrainableDrafter)
     export_drafter(built, tmp_path / "drafter", {})
     return tmp_path / "drafter"
-
-
-def test_a_loaded_drafter_is_the_exported_one(
-    drafter: TrainableDrafter, heads: FrozenHeads, make_batch: Callable[..., TrainingBatch], tmp_path: Path
-) -> None:
-    export_drafter(drafter, tmp_path / "drafter", {"trained_length": 64})
-    loaded = load_drafter(tmp_path / "drafter", heads)
-    batch = make_batch((3, 12))
-    assert torch.equal(loaded(batch).loss_sum, drafter(batch).loss_sum)
-    exported, again = drafter.export_tensors(), loaded.export_tensors()
-    assert exported.keys() == again.keys()
-    assert all(torch.equal(exported[name], again[name]) for name in exported)
-    assert loaded.tapped_layers == drafter.tapped_layers
-
-
-def test_exporting_again_replaces_the_folder_as_a_whole(
-    drafter: TrainableDrafter, heads: FrozenHeads, tmp_path: Path
-) -> None:
-    export_drafter(drafter, tmp_path / "drafter", {})
-    (tmp_path / "drafter" / "stray").touch()
-    export_drafter(drafter, tmp_path / "drafter", {})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["drafter"]
-    names = sorted(path.name for path in (tmp_path / "drafter").iterdir())
-    assert names == ["config.json", "model.safetensors", "speculation_profile.json"]
 
 
 def test_eagle3_names_its_layers_in_the_spelling_of_each_engine(eagle3_folder: Path) -> None:

@@ -111,35 +111,6 @@ def test_slot_k_is_judged_by_the_token_k_after_the_anchor_with_decaying_weight(
     assert terms.counted_K.tolist() == [4, 3, 2]
 
 
-def test_gradients_reach_the_whole_drafter_and_nothing_else(
-    drafter: DFlashDrafter, make_batch: MakeBatch
-) -> None:
-    drafter(make_batch((3, 12))).loss_sum.backward()
-    assert [name for name, p in drafter.named_parameters() if p.grad is None or not p.grad.any()] == []
-    assert drafter.heads.embed_VD.grad is None
-
-
-def test_loss_does_not_depend_on_how_sequences_are_batched(
-    drafter: DFlashDrafter, make_batch: MakeBatch
-) -> None:
-    batch = make_batch((3, 12), (2, 20), seed=4)
-    parts = [
-        TrainingBatch(
-            ids_BT=batch.ids_BT[row : row + 1, :length],
-            lengths_B=batch.lengths_B[row : row + 1],
-            supervised_BT=batch.supervised_BT[row : row + 1, :length],
-            features_BTLD=batch.features_BTLD[row : row + 1, :length],
-            final_BTD=batch.final_BTD[row : row + 1, :length],
-            seed=4,
-        )
-        for row, length in enumerate([12, 20])
-    ]
-    with torch.no_grad():
-        together, apart = drafter(batch), [drafter(part) for part in parts]
-    torch.testing.assert_close(together.loss_sum, apart[0].loss_sum + apart[1].loss_sum)
-    torch.testing.assert_close(together.weight_sum, apart[0].weight_sum + apart[1].weight_sum)
-
-
 def test_mask_token_is_no_special_token_of_the_target_unless_set(heads: FrozenHeads) -> None:
     assert DFlashDrafter(DFlashConfig(), heads, None).mask_token_id == 0
     assert DFlashDrafter(DFlashConfig(mask_token_id=9), heads, None).mask_token_id == 9

@@ -69,22 +69,6 @@ def test_a_row_sees_its_own_features_and_the_next_token_but_nothing_later(
         assert torch.equal(after_features[key], logits) == (position < 7), key
 
 
-def test_padding_changes_nothing(drafter: Eagle3Drafter, make_batch: MakeBatch) -> None:
-    plain = make_batch((3, 9), (5, 12))
-    wide = make_batch((3, 9), (5, 12))
-    wide = TrainingBatch(
-        ids_BT=torch.nn.functional.pad(wide.ids_BT, (0, 5), value=2),
-        lengths_B=wide.lengths_B,
-        supervised_BT=torch.nn.functional.pad(wide.supervised_BT, (0, 5)),
-        features_BTLD=torch.nn.functional.pad(wide.features_BTLD, (0, 0, 0, 0, 0, 5), value=9.0),
-        final_BTD=torch.nn.functional.pad(wide.final_BTD, (0, 0, 0, 5), value=9.0),
-        seed=0,
-    )
-    first, second = drafter(plain), drafter(wide)
-    torch.testing.assert_close(first.loss_sum, second.loss_sum)
-    assert torch.equal(first.counted_K, second.counted_K)
-
-
 def test_loss_is_the_cross_entropy_with_the_target_over_the_draft_vocabulary(
     heads: FrozenHeads, counts: Tensor, make_batch: MakeBatch
 ) -> None:
@@ -108,25 +92,3 @@ def test_loss_is_the_cross_entropy_with_the_target_over_the_draft_vocabulary(
     assert terms.loss_sum.item() == pytest.approx(expected, rel=1e-4)
     assert float(terms.weight_sum) == pytest.approx(weight)
     assert terms.counted_K.tolist() == [6, 6]
-
-
-@pytest.mark.parametrize("train_head", [True, False])
-def test_gradients_reach_the_whole_drafter_and_nothing_else(
-    heads: FrozenHeads, counts: Tensor, make_batch: MakeBatch, train_head: bool
-) -> None:
-    config = Eagle3Config(draft_vocab_size=24, train_head=train_head)
-    drafter = Eagle3Drafter(config, heads, DraftVocabulary.from_counts(counts, 24))
-    drafter(make_batch((3, 12))).loss_sum.backward()
-    without = [name for name, p in drafter.named_parameters() if p.grad is None or not p.grad.any()]
-    assert without == ([] if train_head else ["lm_head.weight"])
-    assert heads.embed_VD.grad is None
-    assert not any(tensor.shape == heads.embed_VD.shape for tensor in drafter.state_dict().values())
-
-
-def test_a_batch_without_an_answer_has_no_loss_and_zero_gradients(
-    drafter: Eagle3Drafter, make_batch: MakeBatch
-) -> None:
-    terms = drafter(make_batch((6, 6)))
-    terms.loss_sum.backward()
-    assert float(terms.weight_sum) == 0
-    assert all(p.grad is None or not p.grad.any() for p in drafter.parameters())
