@@ -1,9 +1,11 @@
 """Every drafter that EagleRay knows. Adding one is a folder beside this file and a line in `DRAFTERS`.
 
-Building is lazy: looking a drafter up imports its settings, not its weights. Shapes: V target vocabulary.
+Looking a drafter up imports its settings, not its code, so that a recipe is checked without torch.
+Shapes: V target vocabulary.
 """
 
-from collections.abc import Callable, Mapping
+import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from eagleray.drafters.config import DrafterConfig
 from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
-from eagleray.errors import ConfigError
+from eagleray.errors import ArtifactError, ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,69 +25,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DrafterSpec:
-    """One drafter: its settings and how to make it."""
+    """One drafter: its settings, and where its class is.
 
-    name: str
+    The class has `fresh(config, heads, counts_V)`; one with weights also has
+    `restored(config, heads, tensors, origin)`, which makes it in the shape of an export.
+    """
+
     config: type[DrafterConfig]
-    build: "Callable[[Any, FrozenHeads, Tensor | None], DraftSource]"
-    """Fresh, from settings, the target's heads and counts_V of supervised tokens per target id."""
-    restore: "Callable[[Any, FrozenHeads, Mapping[str, Tensor], Path], TrainableDrafter] | None"
-    """Shaped for the tensors of an export, not yet loaded. None: there is nothing to train or load."""
+    module: str
+    drafter: str
 
+    @property
+    def name(self) -> str:
+        """What settings and exported folders call it."""
+        return str(self.config.model_fields["name"].default)
 
-def _build_eagle3(config: Eagle3Config, heads: "FrozenHeads", counts_V: "Tensor | None") -> "DraftSource":
-    from eagleray.drafters.blocks.draft_vocab import DraftVocabulary
-    from eagleray.drafters.eagle3.model import Eagle3Drafter
-
-    return Eagle3Drafter(config, heads, DraftVocabulary.choose(config.draft_vocab_size, heads, counts_V))
-
-
-def _restore_eagle3(
-    config: Eagle3Config, heads: "FrozenHeads", tensors: "Mapping[str, Tensor]", origin: Path
-) -> "TrainableDrafter":
-    from eagleray.drafters.blocks.draft_vocab import DraftVocabulary
-    from eagleray.drafters.eagle3.model import Eagle3Drafter
-
-    return Eagle3Drafter(
-        config, heads, DraftVocabulary.from_tensors(tensors, heads.geometry.vocab_size, origin)
-    )
-
-
-def _build_dflash(config: DFlashConfig, heads: "FrozenHeads", counts_V: "Tensor | None") -> "DraftSource":
-    from eagleray.drafters.blocks.draft_vocab import DraftVocabulary
-    from eagleray.drafters.dflash.model import DFlashDrafter
-
-    size = config.draft_vocab_size
-    return DFlashDrafter(
-        config, heads, None if size is None else DraftVocabulary.choose(size, heads, counts_V)
-    )
-
-
-def _restore_dflash(
-    config: DFlashConfig, heads: "FrozenHeads", tensors: "Mapping[str, Tensor]", origin: Path
-) -> "TrainableDrafter":
-    from eagleray.drafters.blocks.draft_vocab import DraftVocabulary
-    from eagleray.drafters.dflash.model import DFlashDrafter
-
-    if config.draft_vocab_size is None:
-        return DFlashDrafter(config, heads, None)
-    return DFlashDrafter(
-        config, heads, DraftVocabulary.from_tensors(tensors, heads.geometry.vocab_size, origin)
-    )
-
-
-def _build_prompt_lookup(
-    config: PromptLookupConfig, heads: "FrozenHeads", counts_V: "Tensor | None"
-) -> "DraftSource":
-    from eagleray.drafters.prompt_lookup.drafter import PromptLookupDrafter
-
-    return PromptLookupDrafter(config)
+    def load(self) -> Any:
+        """Import the class."""
+        return getattr(importlib.import_module(self.module), self.drafter)
 
 
 DRAFTERS = (
-    DrafterSpec("eagle3", Eagle3Config, _build_eagle3, _restore_eagle3),
-    DrafterSpec("dflash", DFlashConfig, _build_dflash, _restore_dflash),
-    DrafterSpec("prompt_lookup", PromptLookupConfig, _build_prompt_lookup, None),
+    DrafterSpec(Eagle3Config, "eagleray.drafters.eagle3.model", "Eagle3Drafter"),
+    DrafterSpec(DFlashConfig, "eagleray.drafters.dflash.model", "DFlashDrafter"),
+    DrafterSpec(PromptLookupConfig, "eagleray.drafters.prompt_lookup.drafter", "PromptLookupDrafter"),
 )
 
 
@@ -116,7 +79,8 @@ def build_drafter(
     Raises:
         ConfigError: Unknown drafter, or settings that do not fit the target.
     """
-    return resolve(config.name).build(config, heads, counts_V)
+    drafter: DraftSource = resolve(config.name).load().fresh(config, heads, counts_V)
+    return drafter
 
 
 def build_trainable_drafter(
@@ -132,4 +96,26 @@ def build_trainable_drafter(
     drafter = build_drafter(config, heads, counts_V)
     if not isinstance(drafter, TrainableDrafter):
         raise ConfigError(f"Drafter {config.name!r} has nothing to train. List it under `baselines`.")
+    return drafter
+
+
+def restore_drafter(
+    config: DrafterConfig, heads: "FrozenHeads", tensors: "Mapping[str, Tensor]", origin: Path
+) -> "TrainableDrafter":
+    """Make a drafter in the shape of an export's tensors, which are not loaded yet.
+
+    Args:
+        origin: Folder of the export, for messages.
+
+    Raises:
+        ArtifactError: The drafter has no weights, or the tensors do not say what it drafts over.
+    """
+    from eagleray.drafters.base import TrainableDrafter
+
+    kind = resolve(config.name).load()
+    if not issubclass(kind, TrainableDrafter):
+        raise ArtifactError(
+            f"Drafter {origin} is of algorithm {config.name!r}, which has no weights to load."
+        )
+    drafter: TrainableDrafter = kind.restored(config, heads, tensors, origin)
     return drafter

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from eagleray.drafters.base import TrainableDrafter
-from eagleray.drafters.catalog import resolve
+from eagleray.drafters.catalog import resolve, restore_drafter
 from eagleray.errors import ArtifactError
 from eagleray.settings import validate
 from eagleray.targets.heads import FrozenHeads
@@ -50,8 +50,6 @@ def load_drafter(folder: Path, heads: FrozenHeads) -> TrainableDrafter:
     """
     profile = read_profile(folder)
     spec = resolve(profile["algorithm"])
-    if spec.restore is None:
-        raise ArtifactError(f"Drafter {folder} is of algorithm {spec.name!r}, which has no weights to load.")
     try:
         tensors = load_file(folder / WEIGHTS)
     except (FileNotFoundError, SafetensorError) as error:
@@ -59,7 +57,7 @@ def load_drafter(folder: Path, heads: FrozenHeads) -> TrainableDrafter:
             f"{folder / WEIGHTS} cannot be read: {error}. Export the drafter again."
         ) from None
     config = validate(spec.config, profile["settings"], f"Settings in {folder / PROFILE}")
-    drafter = spec.restore(config, heads, tensors, folder)
+    drafter = restore_drafter(config, heads, tensors, folder)
     drafter.load_tensors(tensors, folder)
     return drafter
 

@@ -1,11 +1,18 @@
-"""Settings that every transformer drafter shares: what it taps, and the shape of its layers."""
+"""Settings that drafters share: what they propose, what they tap, and the shape of their layers."""
 
 from pydantic import Field
 
 from eagleray.drafters.config import DrafterConfig
 
 
-class LayerShape(DrafterConfig):
+class HeadedConfig(DrafterConfig):
+    """Settings of a drafter that scores tokens with an output matrix."""
+
+    draft_vocab_size: int | None = Field(default=None, gt=0)
+    """Target ids the drafter can propose: those that occur most as supervised tokens. None: all."""
+
+
+class LayerShape(HeadedConfig):
     """Taps and layer shape; the width is always the target's, whose embedding the drafter borrows."""
 
     target_layer_ids: tuple[int, ...] | None = None

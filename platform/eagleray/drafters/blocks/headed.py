@@ -4,7 +4,7 @@ Parameters and persistent buffers carry the names that SGLang and vLLM load, so 
 export. Shapes: V target vocabulary, U draft vocabulary, D target width, N tokens.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eagleray.drafters.base import TrainableDrafter
+from eagleray.drafters.blocks.config import HeadedConfig
 from eagleray.drafters.blocks.draft_vocab import D2T, T2D, DraftVocabulary
 from eagleray.errors import ArtifactError
 from eagleray.targets.heads import FrozenHeads
@@ -26,18 +27,54 @@ class HeadedDrafter(TrainableDrafter):
         vocabulary: None drafts over the whole target vocabulary.
     """
 
-    fc: nn.Linear
-    norm: nn.RMSNorm
     d2t: Tensor
     t2d: Tensor
 
-    def __init__(self, heads: FrozenHeads, vocabulary: DraftVocabulary | None):
+    def __init__(self, config: HeadedConfig, heads: FrozenHeads, vocabulary: DraftVocabulary | None):
         super().__init__()
+        self.max_depth = config.max_depth
+        self.tapped_layers = config.tapped_layers(heads.geometry.num_layers)
         self.heads = heads
         self.has_vocabulary = vocabulary is not None
         if vocabulary is not None:
             self.register_buffer(D2T, vocabulary.d2t_U.clone())
             self.register_buffer(T2D, vocabulary.t2d_V)
+
+    @classmethod
+    def fresh(cls, config: HeadedConfig, heads: FrozenHeads, counts_V: Tensor | None) -> Self:
+        """Make one from its settings.
+
+        Args:
+            counts_V: How often each target id is supervised; needed when the draft vocabulary is reduced.
+
+        Raises:
+            ConfigError: The settings do not fit the target, or there are no counts to choose ids from.
+        """
+        size = config.draft_vocab_size
+        return cls(config, heads, None if size is None else DraftVocabulary.choose(size, heads, counts_V))
+
+    @classmethod
+    def restored(
+        cls, config: HeadedConfig, heads: FrozenHeads, tensors: Mapping[str, Tensor], origin: Path
+    ) -> Self:
+        """Make one in the shape of an export's tensors; `load_tensors` comes next.
+
+        Raises:
+            ArtifactError: Its draft vocabulary is reduced, but the tensors do not say to what.
+        """
+        reduced = config.draft_vocab_size is not None
+        return cls(config, heads, cls.read_vocabulary(tensors, heads, origin) if reduced else None)
+
+    @classmethod
+    def read_vocabulary(
+        cls, tensors: Mapping[str, Tensor], heads: FrozenHeads, origin: Path
+    ) -> DraftVocabulary:
+        """The reduced vocabulary of an export, in the form that engines read for this drafter.
+
+        Raises:
+            ArtifactError: It is missing or contradicts itself.
+        """
+        return DraftVocabulary.from_tensors(tensors, heads.geometry.vocab_size, origin)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         embed_VD = fn(self.heads.embed_VD)
@@ -114,18 +151,18 @@ class HeadedDrafter(TrainableDrafter):
         self.load_state_dict({name: tensors[name] for name in own})
 
 
-def initialise(module: HeadedDrafter) -> None:
+def initialise(module: nn.Module, fuse: nn.Linear, last_norm: nn.RMSNorm) -> None:
     """Draw matrices from N(0, 0.02), the scale that targets of these families start from; two things differ.
 
-    Features have entries of ten and more, so `fc` starts small: otherwise its output drowns what the
-    first layer adds to it, and learning is slow. The last norm starts at a half, so that the first
-    logits over the target's lm_head are not confidently wrong.
+    Features have entries of ten and more, so the matrix that fuses them starts small: otherwise its output
+    drowns what the first layer adds to it, and learning is slow. The last norm starts at a half, so that
+    the first logits over the target's lm_head are not confidently wrong.
     """
     for parameter in module.parameters():
         if parameter.ndim == 2:
             nn.init.normal_(parameter, std=0.02)
-    nn.init.normal_(module.fc.weight, std=0.002)
-    nn.init.constant_(module.norm.weight, 0.5)
+    nn.init.normal_(fuse.weight, std=0.002)
+    nn.init.constant_(last_norm.weight, 0.5)
 
 
 def rotary_config(heads: FrozenHeads) -> dict[str, Any]:

@@ -44,11 +44,9 @@ class DFlashDrafter(HeadedDrafter):
     """The drafter: network, training step and export; it drafts through `DFlashSession`."""
 
     def __init__(self, config: DFlashConfig, heads: FrozenHeads, vocabulary: DraftVocabulary | None):
-        super().__init__(heads, vocabulary)
+        super().__init__(config, heads, vocabulary)
         geometry = heads.geometry
         self.config = config
-        self.max_depth = config.max_depth
-        self.tapped_layers = config.tapped_layers(geometry.num_layers)
         self.dimensions = Dimensions.resolve(config, geometry)
         self.mask_token_id = _mask_token(config, geometry)
         width, eps = geometry.hidden_size, geometry.rms_norm_eps
@@ -57,7 +55,7 @@ class DFlashDrafter(HeadedDrafter):
         self.layers = nn.ModuleList(DFlashLayer(self.dimensions) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(width, eps=eps)
         self.rotary = Rotary(geometry, self.dimensions.head_dim)
-        initialise(self)
+        initialise(self, self.fc, self.norm)
 
     def stack(self) -> list[DFlashLayer]:
         """The layers, bottom first."""

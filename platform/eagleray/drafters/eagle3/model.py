@@ -50,11 +50,9 @@ class Eagle3Drafter(HeadedDrafter):
     """The drafter: network, training step and export; it drafts through `Eagle3Session`."""
 
     def __init__(self, config: Eagle3Config, heads: FrozenHeads, vocabulary: DraftVocabulary):
-        super().__init__(heads, vocabulary)
+        super().__init__(config, heads, vocabulary)
         geometry = heads.geometry
         self.config = config
-        self.max_depth = config.max_depth
-        self.tapped_layers = config.tapped_layers(geometry.num_layers)
         self.dimensions = Dimensions.resolve(config, geometry)
         width = geometry.hidden_size
         self.fc = nn.Linear(len(self.tapped_layers) * width, width, bias=False)
@@ -62,7 +60,7 @@ class Eagle3Drafter(HeadedDrafter):
         self.norm = nn.RMSNorm(width, eps=geometry.rms_norm_eps)
         self.lm_head = nn.Linear(width, len(vocabulary.ids_U), bias=False)
         self.rotary = Rotary(geometry, self.dimensions.head_dim)
-        initialise(self)
+        initialise(self, self.fc, self.norm)
         self.lm_head.weight.data.copy_(self.target_head_UD())
         self.lm_head.weight.requires_grad_(config.train_head)
 

@@ -10,7 +10,6 @@ slots, K draft steps, D target width, E = 2 D, H query heads, G key/value heads,
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +19,7 @@ from eagleray.drafters.base import StepTerms, TrainingBatch
 from eagleray.drafters.blocks.grouped import group_queries, ungroup_queries
 from eagleray.drafters.blocks.layers import Angles
 from eagleray.drafters.blocks.packing import Packing
+from eagleray.drafters.blocks.query_rows import QueryRows
 from eagleray.drafters.blocks.teacher import SlotTerms, SoftTeacher
 
 if TYPE_CHECKING:
@@ -50,31 +50,6 @@ def unroll(drafter: "Eagle3Drafter", batch: TrainingBatch, rows: "QueryRows") ->
             attention.add_own(joined_NE, angles)
         state_ND = drafter.midlayer.finish(state_ND, attention.attend(joined_NE, angles))
         yield drafter.logits(state_ND)
-
-
-@dataclass(frozen=True)
-class QueryRows:
-    """Rows that predict a supervised token at some draft step."""
-
-    packing: Packing
-    position_N: Tensor
-    supervised_NK: Tensor
-    """Whether the token that row p predicts at step k, at position p + 2 + k, is supervised."""
-
-    @classmethod
-    def select(cls, batch: TrainingBatch, steps: int) -> "QueryRows":
-        """Find the rows, in batch order."""
-        positions = batch.ids_BT.shape[1]
-        padded = torch.nn.functional.pad(batch.supervised_BT, (0, steps + 1))
-        supervised_BTK = padded[:, 2:].unfold(1, steps, 1)[:, :positions]
-        batch_N, position_N = supervised_BTK.any(-1).nonzero(as_tuple=True)
-        packing = Packing.compacted(batch_N, len(batch.ids_BT))
-        return cls(packing, position_N, supervised_BTK[batch_N, position_N])
-
-    def following(self, ids_BT: Tensor, offset: int) -> Tensor:
-        """The token `offset` positions after each row; any past the end, where nothing is supervised."""
-        index_N = (self.position_N + offset).clamp(max=ids_BT.shape[1] - 1)
-        return ids_BT[self.packing.batch_N, index_N]
 
 
 class UnrolledAttention:

@@ -5,11 +5,14 @@ cycle costs what plain decoding costs. The first token of a prompt is never seen
 told the token that follows each position), which loses nothing but n-grams that begin there.
 """
 
+from typing import Self
+
 import torch
 from torch import Tensor
 
 from eagleray.drafters.base import NO_DRAFT, Committed, DraftSession, DraftSource
 from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
+from eagleray.targets.heads import FrozenHeads
 
 
 class History:
@@ -81,6 +84,11 @@ class PromptLookupDrafter(DraftSource):
         self.config = config
         self.tapped_layers = ()
         self.max_depth = config.max_depth
+
+    @classmethod
+    def fresh(cls, config: PromptLookupConfig, heads: FrozenHeads, counts_V: Tensor | None) -> Self:
+        """Make one; it needs nothing of the target."""
+        return cls(config)
 
     def open_session(self, max_rows: int, max_length: int) -> DraftSession:
         """Start with empty histories."""

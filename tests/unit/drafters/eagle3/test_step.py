@@ -9,9 +9,10 @@ from torch import Tensor
 
 from eagleray.drafters.base import TrainingBatch
 from eagleray.drafters.blocks.draft_vocab import DraftVocabulary
+from eagleray.drafters.blocks.query_rows import QueryRows
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.eagle3.model import Eagle3Drafter
-from eagleray.drafters.eagle3.step import QueryRows, unroll
+from eagleray.drafters.eagle3.step import unroll
 from eagleray.targets.heads import FrozenHeads
 
 MakeBatch = Callable[..., TrainingBatch]
