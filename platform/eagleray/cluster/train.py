@@ -32,6 +32,7 @@ from eagleray.monitoring.memory import peak_rss_bytes
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
 from eagleray.recipe.sections import TrainedDrafterConfig
 from eagleray.settings import Settings, fingerprint
+from eagleray.speculation.acceptance import DEFINITION
 from eagleray.targets.config import FeatureStoreConfig, TargetConfig
 from eagleray.targets.decoder import TargetDecoder
 from eagleray.targets.feature_store import FeatureStore, feature_dtype
@@ -41,9 +42,11 @@ from eagleray.targets.loading import resolve_target
 from eagleray.training.checkpoint import CheckpointFolder
 from eagleray.training.config import TrainingConfig
 from eagleray.training.features import ColocatedFeatures, FeatureSource, StoredFeatures
-from eagleray.training.loop import TrainingJob, train
+from eagleray.training.held_out import keep_out, replay_depth
+from eagleray.training.loop import TrainingJob, load_best, train
 from eagleray.training.metrics_log import MetricsLog, thin_out
 from eagleray.training.preflight import check_samples
+from eagleray.training.state import TrainingState
 from eagleray.training.vocabulary import supervised_counts
 
 MAX_FAILURES = 3
@@ -108,6 +111,7 @@ def train_worker(config: dict[str, Any]) -> None:
     samples, _ = check_samples(
         read_dataset(open_storage(work.dataset))[1], heads.geometry, work.training, "training"
     )
+    samples, held_out = keep_out(samples, work.training.replay_samples)
     torch.manual_seed(work.training.seed)
     drafter = build_trainable_drafter(
         work.drafter, heads, supervised_counts(samples, heads.geometry.vocab_size)
@@ -121,19 +125,39 @@ def train_worker(config: dict[str, Any]) -> None:
         drafter=drafter,
         module=module,
         samples=samples,
+        held_out=held_out,
         source=source,
         checkpoints=CheckpointFolder(work.run, work.training.keep_checkpoints),
         reporter=RayReporter(MetricsLog(work.run / METRICS) if first else None),
         fingerprint=work.fingerprint,
     )
-    train(job)
+    state = train(job)
     peak = torch.tensor([peak_rss_bytes()], dtype=torch.int64, device=device)
     if dist.is_initialized():
         dist.all_reduce(peak, op=dist.ReduceOp.MAX)
     if first:
-        export_drafter(drafter, work.export, work.profile)
-        facts = {"peak_rss_bytes": int(peak.item()), "num_parameters": drafter.num_parameters()}
+        load_best(job, state)
+        replayed = describe_replay(job, state)
+        export_drafter(drafter, work.export, {**work.profile, "replay": replayed})
+        facts = {
+            "peak_rss_bytes": int(peak.item()),
+            "num_parameters": drafter.num_parameters(),
+            "replay": replayed,
+        }
         write_json_atomically(work.run / FACTS, facts)
+
+
+def describe_replay(job: TrainingJob, state: TrainingState) -> dict[str, Any] | None:
+    """How the exported checkpoint was chosen; None where no replay tau was measured."""
+    if state.best_step is None:
+        return None
+    return {
+        "step": state.best_step,
+        "tau": state.best_replay_tau,
+        "tau_definition": DEFINITION,
+        "depth": replay_depth(job.drafter, job.config),
+        "samples": len(job.held_out),
+    }
 
 
 def open_features(work: TrainWork) -> tuple[FeatureSource, FrozenHeads]:
@@ -190,6 +214,7 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
             "label": label,
             "drafter_hash": drafter_hash(work.export),
             "num_parameters": worker_facts["num_parameters"],
+            "replay": worker_facts["replay"],
             "truncation": truncation.model_dump(mode="json"),
             "training": {
                 "steps": len(steps),
@@ -264,4 +289,6 @@ class ProgressWatch:
                 meter = ProgressMeter(
                     self._stage, newest["total_steps"], "steps", self._listener, done_before
                 )
-            meter.reach(told, f"loss {newest['loss']:.3f}")
+            taus = [step["replay_tau"] for step in steps if "replay_tau" in step]
+            tau = f", replay tau {taus[-1]:.2f}" if taus else ""
+            meter.reach(told, f"loss {newest['loss']:.3f}{tau}")

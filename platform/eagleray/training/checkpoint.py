@@ -46,7 +46,7 @@ class CheckpointFolder:
     """The checkpoints of one run.
 
     Args:
-        keep: Complete checkpoints to keep; older ones are deleted after a save.
+        keep: Complete checkpoints to keep besides the best one; older ones are deleted after a save.
     """
 
     def __init__(self, root: Path, keep: int):
@@ -55,7 +55,7 @@ class CheckpointFolder:
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Publish a checkpoint and return its folder."""
-        folder = self.root / f"step-{checkpoint.state.step:08d}"
+        folder = self.of_step(checkpoint.state.step)
         aside = self.root / f".{folder.name}.{os.getpid()}"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
@@ -70,8 +70,12 @@ class CheckpointFolder:
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(aside, folder)
         flush(self.root)
-        self._delete_old()
+        self._delete_old(checkpoint.state.best_step)
         return folder
+
+    def of_step(self, step: int) -> Path:
+        """Where the checkpoint of a step lies, or would."""
+        return self.root / f"step-{step:08d}"
 
     def newest(self) -> Path | None:
         """The newest whole checkpoint; None when none was ever written.
@@ -96,10 +100,12 @@ class CheckpointFolder:
     def _folders(self) -> list[Path]:
         return sorted(self.root.glob("step-*")) if self.root.is_dir() else []
 
-    def _delete_old(self) -> None:
+    def _delete_old(self, best_step: int | None) -> None:
         whole = [folder for folder in self._folders() if (folder / MARKER).is_file()]
+        best = None if best_step is None else self.of_step(best_step)
         for folder in whole[: -self._keep]:
-            shutil.rmtree(folder)
+            if folder != best:
+                shutil.rmtree(folder)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:

@@ -68,7 +68,17 @@ class TrainingConfig(Settings):
     """Optimiser steps between checkpoints; the last step always has one."""
 
     keep_checkpoints: int = Field(default=2, gt=0)
-    """Complete checkpoints kept; older ones are deleted."""
+    """Complete checkpoints kept, besides the best one; older ones are deleted."""
+
+    replay_samples: int = Field(default=32, ge=0)
+    """Samples kept out of training, at most a tenth of them, in whose answers the drafter is tried. The
+    checkpoint with the highest tau there is exported. 0: the last checkpoint is."""
+
+    replay_every_steps: int = Field(default=100, gt=0)
+    """Optimiser steps between such trials; the last step always has one."""
+
+    replay_depth: int = Field(default=5, gt=0)
+    """Draft depth of the trials, at most the drafter's own."""
 
     seed: int = Field(default=0, ge=0)
     """Drives initial weights, the order of sequences and every random choice of a step."""

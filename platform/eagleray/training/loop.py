@@ -20,6 +20,7 @@ from eagleray.training.checkpoint import Checkpoint, CheckpointFolder, load_chec
 from eagleray.training.collate import collate
 from eagleray.training.config import TrainingConfig
 from eagleray.training.features import FeatureSource
+from eagleray.training.held_out import replay_tau
 from eagleray.training.optimizer import DrafterOptimizer
 from eagleray.training.schedule import cosine_with_warmup
 from eagleray.training.state import TrainingState
@@ -51,6 +52,8 @@ class TrainingJob:
     module: nn.Module
     """The drafter, or a data-parallel wrapper of it."""
     samples: Sequence[Sample]
+    held_out: Sequence[Sample]
+    """Kept out of training, for replay tau; with none of them it is not measured."""
     source: FeatureSource
     checkpoints: CheckpointFolder
     reporter: Reporter
@@ -92,7 +95,13 @@ def train(job: TrainingJob) -> TrainingState:
         rate_factor = cosine_with_warmup(state.step, total_steps, config.warmup_ratio)
         optimizer.step(rate_factor)
         state = state.after(supervised_tokens=totals.supervised_tokens, loss=totals.loss)
+        step_s = time.perf_counter() - started_s
         stopping = totals.stop_requests > 0
+        ended = state.step == total_steps
+        replayed: dict[str, float] = {}
+        if job.held_out and (ended or state.step % config.replay_every_steps == 0):
+            tau = replay_tau(job.drafter, job.held_out, job.source, config)
+            replayed, state = {"replay_tau": tau}, state.judged(tau)
         job.reporter.report(
             {
                 "step": state.step,
@@ -102,11 +111,13 @@ def train(job: TrainingJob) -> TrainingState:
                 "grad_norm": grad_norm,
                 "learning_rate": config.learning_rate * rate_factor,
                 "supervised_tokens": state.supervised_tokens,
-                "step_s": time.perf_counter() - started_s,
+                "step_s": step_s,
+                **replayed,
                 **{f"accuracy_slot_{k}": value for k, value in enumerate(totals.accuracy(), start=1)},
             }
         )
-        if stopping or state.step == total_steps or state.step % config.checkpoint_every_steps == 0:
+        due = state.step % config.checkpoint_every_steps == 0 or state.step == state.best_step
+        if due or ended or stopping:
             job.reporter.save(write_checkpoint(job, optimizer, state))
     return state
 
@@ -160,6 +171,16 @@ def resume(job: TrainingJob, optimizer: DrafterOptimizer) -> TrainingState:
     optimizer.load_state_dict(checkpoint.optimizer)
     torch.set_rng_state(checkpoint.rng)
     return checkpoint.state
+
+
+def load_best(job: TrainingJob, state: TrainingState) -> None:
+    """Put the weights with the best replay tau into the drafter; the last ones stay if none was measured.
+
+    Raises:
+        ArtifactError: That checkpoint is not whole.
+    """
+    if state.best_step is not None:
+        job.drafter.load_state_dict(load_checkpoint(job.checkpoints.of_step(state.best_step)).weights)
 
 
 def write_checkpoint(job: TrainingJob, optimizer: DrafterOptimizer, state: TrainingState) -> Path | None:

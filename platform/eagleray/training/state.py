@@ -18,6 +18,12 @@ class TrainingState(Settings):
     loss: float | None = None
     """Of the latest step."""
 
+    best_step: int | None = None
+    """The step with the highest replay tau so far; of equals, the latest. None: none was measured."""
+
+    best_replay_tau: float | None = None
+    """Replay tau at `best_step`."""
+
     def after(self, *, supervised_tokens: int, loss: float) -> "TrainingState":
         """The state one step later."""
         return self.model_copy(
@@ -27,3 +33,9 @@ class TrainingState(Settings):
                 "loss": loss,
             }
         )
+
+    def judged(self, replay_tau: float) -> "TrainingState":
+        """The state with this step's replay tau taken into account."""
+        if self.best_replay_tau is not None and replay_tau < self.best_replay_tau:
+            return self
+        return self.model_copy(update={"best_step": self.step, "best_replay_tau": replay_tau})

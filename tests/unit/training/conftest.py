@@ -9,12 +9,36 @@ import torch
 from torch import Tensor, nn
 
 from eagleray.corpus.sample import Sample
-from eagleray.drafters.base import DraftSession, StepTerms, TrainableDrafter, TrainingBatch
+from eagleray.drafters.base import Committed, DraftSession, StepTerms, TrainableDrafter, TrainingBatch
 from eagleray.training.checkpoint import CheckpointFolder
 from eagleray.training.config import TrainingConfig
 from eagleray.training.loop import TrainingJob
 
 WIDTH, VOCAB = 6, 12
+
+
+class RepeatSession(DraftSession):
+    """Drafts the prediction from the newest position, over and over."""
+
+    def __init__(self, drafter: "NextTokenDrafter", max_rows: int):
+        self.drafter = drafter
+        self.newest = torch.zeros(max_rows, 2 * WIDTH)
+
+    @torch.inference_mode()
+    def observe(self, committed: Committed) -> None:
+        last = committed.counts_B - 1
+        features = committed.features_BQLD.flatten(2)
+        self.newest[committed.rows_B] = features[torch.arange(len(last)), last]
+
+    @torch.inference_mode()
+    def draft(self, num_rows: int, depth: int) -> Tensor:
+        return self.drafter.logits(self.newest[:num_rows]).argmax(-1)[:, None].expand(-1, depth)
+
+    def reset(self, row: int) -> None:
+        self.newest[row] = 0
+
+    def move(self, source: int, destination: int) -> None:
+        self.newest[destination] = self.newest[source]
 
 
 class NextTokenDrafter(TrainableDrafter):
@@ -29,8 +53,12 @@ class NextTokenDrafter(TrainableDrafter):
         self.norm = nn.RMSNorm(WIDTH)
         self.lm_head = nn.Linear(WIDTH, VOCAB, bias=False)
 
+    def logits(self, features: Tensor) -> Tensor:
+        scores: Tensor = self.lm_head(self.norm(self.inner(features)))
+        return scores
+
     def forward(self, batch: TrainingBatch) -> StepTerms:
-        logits = self.lm_head(self.norm(self.inner(batch.features_BTLD.flatten(2))))
+        logits = self.logits(batch.features_BTLD.flatten(2))
         labels = batch.supervised_BT[:, 1:]
         chosen, wanted = logits[:, :-1][labels], batch.ids_BT[:, 1:][labels]
         return StepTerms(
@@ -41,7 +69,7 @@ class NextTokenDrafter(TrainableDrafter):
         )
 
     def open_session(self, max_rows: int, max_length: int) -> DraftSession:
-        raise NotImplementedError
+        return RepeatSession(self, max_rows)
 
     def export_config(self) -> dict[str, Any]:
         return {}
@@ -107,7 +135,9 @@ def make_samples(*rows: tuple[int, int]) -> list[Sample]:
 SAMPLES = [(2, 1), (3, 9), (2, 5), (4, 2), (2, 7), (5, 3), (1, 8), (2, 2), (3, 4)]
 
 
-def make_job(root: Path, reporter: ListReporter | None = None, **settings: Any) -> TrainingJob:
+def make_job(
+    root: Path, reporter: ListReporter | None = None, held_out: int = 0, **settings: Any
+) -> TrainingJob:
     """A job over nine samples; two per step unless `settings` say otherwise."""
     torch.manual_seed(5)
     drafter = NextTokenDrafter()
@@ -118,6 +148,7 @@ def make_job(root: Path, reporter: ListReporter | None = None, **settings: Any) 
         drafter=drafter,
         module=drafter,
         samples=make_samples(*SAMPLES),
+        held_out=make_samples(*[(3, 12)] * held_out),
         source=RandomFeatures(),
         checkpoints=CheckpointFolder(root, config.keep_checkpoints),
         reporter=reporter or ListReporter(),
@@ -129,8 +160,10 @@ def make_job(root: Path, reporter: ListReporter | None = None, **settings: Any) 
 def job(tmp_path: Path) -> Callable[..., TrainingJob]:
     """`make_job` in this test's folder."""
 
-    def make(folder: str = "run", reporter: ListReporter | None = None, **settings: Any) -> TrainingJob:
-        return make_job(tmp_path / folder, reporter, **settings)
+    def make(
+        folder: str = "run", reporter: ListReporter | None = None, held_out: int = 0, **settings: Any
+    ) -> TrainingJob:
+        return make_job(tmp_path / folder, reporter, held_out, **settings)
 
     return make
 
