@@ -5,7 +5,7 @@ target verification, including the bonus token, pooled over all cycles; the toke
 yields is not counted, and tokens cut by a stop or a limit are not counted. Plain decoding is 1.0.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 DEFINITION = (
@@ -25,6 +25,32 @@ class Cycle:
 
     delivered: int
     """Tokens committed to the answer by this cycle, bonus included, after cuts. accepted..accepted+1."""
+
+
+def cut_cycles(drafted: Sequence[int], accepted: Sequence[int], *, answer_tokens: int) -> tuple[Cycle, ...]:
+    """Our cycles from an engine's counts per verification, which are taken before a stop or limit cuts.
+
+    Args:
+        drafted: Draft tokens that each verification of one answer judged, in order.
+        accepted: How many of them agreed with the target.
+        answer_tokens: Length of the whole answer; its first token comes from prefill.
+
+    Returns:
+        One cycle per verification. Tokens that none of them accounts for were decoded without a draft, one
+        at a time; engines do not count such steps, and here they come last.
+
+    Raises:
+        ValueError: There are more verifications than tokens: the counts are not of this answer.
+    """
+    cycles: list[Cycle] = []
+    left = answer_tokens - 1
+    for proposed, agreed in zip(drafted, accepted, strict=True):
+        if left == 0:
+            raise ValueError(f"{len(accepted)} verifications for an answer of {answer_tokens} tokens")
+        delivered = min(agreed + 1, left)
+        cycles.append(Cycle(drafted=proposed, accepted=min(agreed, delivered), delivered=delivered))
+        left -= delivered
+    return (*cycles, *[Cycle(drafted=0, accepted=0, delivered=1)] * left)
 
 
 @dataclass(frozen=True, slots=True)

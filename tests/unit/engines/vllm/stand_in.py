@@ -1,0 +1,50 @@
+"""Stands in for `vllm serve`: answers what vLLM answers, starts a child of its own, dies when told to."""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+
+arguments = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv[2:] if "=" in word)
+mode = os.environ["STAND_IN_MODE"]
+print("loading the model", flush=True)
+if mode == "fails":
+    sys.exit("no such flag")
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(f"child {child.pid}", flush=True)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.answer(200, {})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if mode == "dies":
+            print("out of memory", flush=True)
+            os._exit(9)
+        if mode == "refuses":
+            self.answer(400, {"error": "prompt too long"})
+            return
+        ids = [body["prompt"][0] + offset for offset in range(body["max_tokens"])]
+        counts = {"per_step_drafted": [3, 3, 3], "per_step_accepted": [0, 2, 3]}
+        answer = {"choices": [{"token_ids": ids, "finish_reason": "length"}]}
+        if mode != "tells nothing":
+            answer["metrics"] = {"speculative_decoding": counts}
+        self.answer(200, answer if mode != "is strange" else {"choices": []})
+
+    def answer(self, status: int, content: object) -> None:
+        text = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+if mode != "hangs":
+    http.server.ThreadingHTTPServer((arguments["host"], int(arguments["port"])), Handler).serve_forever()
+child.wait()

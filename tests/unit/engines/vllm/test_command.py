@@ -1,0 +1,50 @@
+"""What a vLLM server is told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eagleray.engines.vllm.command import ServedDrafter, server_command, server_environment
+from eagleray.engines.vllm.config import VllmConfig
+from eagleray.errors import EngineError
+
+
+def drafter_folder(folder: Path, algorithm: str) -> Path:
+    folder.mkdir()
+    (folder / "speculation_profile.json").write_text(json.dumps({"algorithm": algorithm, "settings": {}}))
+    return folder
+
+
+def speculation(command: list[str]) -> dict[str, Any]:
+    (argument,) = [word for word in command if word.startswith("--speculative-config=")]
+    content: dict[str, Any] = json.loads(argument.partition("=")[2])
+    return content
+
+
+@pytest.mark.parametrize("algorithm", ["eagle3", "dflash", "medusa"])
+def test_a_drafter_is_named_with_its_method_folder_and_depth(tmp_path: Path, algorithm: str) -> None:
+    folder = drafter_folder(tmp_path / "drafter", algorithm)
+    command = server_command(VllmConfig(), tmp_path, ServedDrafter(folder=folder, depth=5), 1234)
+    assert speculation(command) == {"method": algorithm, "model": str(folder), "num_speculative_tokens": 5}
+    assert "--per-request-spec-decode-metrics=detailed" in command
+    assert {"--port=1234", "--dtype=float32", "--max-model-len=1024"} <= set(command)
+
+
+def test_a_server_without_a_drafter_is_told_nothing_of_speculation(tmp_path: Path) -> None:
+    command = server_command(VllmConfig(), tmp_path, None, 1)
+    assert not [word for word in command if "spec" in word]
+
+
+def test_an_algorithm_that_vllm_does_not_serve_is_refused(tmp_path: Path) -> None:
+    folder = drafter_folder(tmp_path / "drafter", "prompt_lookup")
+    with pytest.raises(EngineError, match="'prompt_lookup'; vLLM serves eagle3, dflash"):
+        server_command(VllmConfig(), tmp_path, ServedDrafter(folder=folder, depth=2), 1)
+
+
+def test_threads_are_bound_to_no_core_and_other_environments_are_not_seen() -> None:
+    variables = server_environment(VllmConfig(threads=1))
+    assert (variables["OMP_NUM_THREADS"], variables["VLLM_CPU_OMP_THREADS_BIND"]) == ("1", "nobind")
+    assert variables["PYTHONPATH"] == ""
+    assert "OMP_NUM_THREADS" not in server_environment(VllmConfig())
