@@ -111,6 +111,13 @@ class ChatTemplate:
         anchor = list(context_ids[-1:])
         return self.decode([*anchor, *ids]).removeprefix(self.decode(anchor))
 
+    def encode_after(self, context: str, context_ids: tuple[int, ...], text: str) -> tuple[int, ...]:
+        """Ids of a text that follows a context, cut at the boundary even where one piece would span it."""
+        together = self.encode(context + text)
+        if together[: len(context_ids)] == context_ids:
+            return together[len(context_ids) :]
+        return self.encode(text)
+
     def is_control(self, token_id: int) -> bool:
         """True for ids that mark structure, such as the end of a turn, instead of spelling text."""
         return token_id in self._control_ids

@@ -47,7 +47,7 @@ def _answered_turn(
     text = shown[len(request) : len(shown) - len(closing)]
     _require_whole(chat, messages, tools, text, shown)
     request_ids = chat.encode(request)
-    answer_ids = _continue(chat, request, request_ids, text)
+    answer_ids = chat.encode_after(request, request_ids, text)
     if chat.decode_after(request_ids, answer_ids) != text:
         raise RenderError(f"the tokenizer cannot spell turn {len(history)}: its ids decode to other text")
     end_ids, tail_ids = _split_closing(chat, closing)
@@ -91,14 +91,6 @@ def _after_thoughts(content: str) -> str:
     stripped = content.strip()
     _, mark, after = stripped.partition(THINKING_END)
     return after.strip() if mark and stripped.startswith(THINKING_START) else stripped
-
-
-def _continue(chat: ChatTemplate, request: str, request_ids: tuple[int, ...], text: str) -> tuple[int, ...]:
-    """Ids of a text after its request, cut at the boundary even where one piece would span it."""
-    together = chat.encode(request + text)
-    if together[: len(request_ids)] == request_ids:
-        return together[len(request_ids) :]
-    return chat.encode(text)
 
 
 def _split_closing(chat: ChatTemplate, closing: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
