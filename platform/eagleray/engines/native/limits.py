@@ -3,19 +3,17 @@
 from dataclasses import dataclass
 
 from eagleray.engines.base import DraftSetting, GenerationRequest
+from eagleray.engines.limits import RequestLimits
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.errors import EngineError
 from eagleray.targets.geometry import TargetGeometry
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(RequestLimits):
     """Bounds that come from the target and from the settings."""
 
     num_layers: int
-    vocab_size: int
-    context_window_tokens: int
-    """Prompt and answer together never exceed this."""
 
     @classmethod
     def of(cls, geometry: TargetGeometry, config: NativeEngineConfig) -> "Limits":
@@ -32,38 +30,13 @@ class Limits:
             context_window_tokens=min(window for window in windows if window is not None),
         )
 
-    def room(self, request: GenerationRequest) -> int:
-        """Tokens that may be emitted for a request."""
-        return min(request.max_new_tokens, self.context_window_tokens - len(request.prompt_ids))
-
     def check_request(self, request: GenerationRequest) -> None:
         """Refuse what cannot be served.
 
         Raises:
-            EngineError: The prompt is empty, leaves no room in the context window or holds an unknown
-                id, or no token is asked for.
+            EngineError: See `RequestLimits`; or the request is to be sampled.
         """
-        prompt = request.prompt_ids
-        if not prompt:
-            raise EngineError(
-                f"Request {request.request_id!r} has an empty prompt; expected at least one token."
-            )
-        if len(prompt) >= self.context_window_tokens:
-            raise EngineError(
-                f"Request {request.request_id!r} has a prompt of {len(prompt)} tokens; the context window of "
-                f"{self.context_window_tokens} must hold at least one more. Shorten the prompt."
-            )
-        if request.max_new_tokens < 1:
-            raise EngineError(
-                f"Request {request.request_id!r} asks for {request.max_new_tokens} new tokens; "
-                "expected at least 1. Raise max_new_tokens."
-            )
-        if not 0 <= min(prompt) <= max(prompt) < self.vocab_size:
-            raise EngineError(
-                f"Request {request.request_id!r} holds ids from {min(prompt)} to {max(prompt)}; the target's "
-                f"vocabulary is 0 to {self.vocab_size - 1}. Encode the prompt with the tokenizer of this "
-                "target."
-            )
+        super().check_request(request)
         if not request.sampling.greedy:
             raise EngineError(
                 f"Request {request.request_id!r} asks for temperature {request.sampling.temperature}; the "
