@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-AnswerOrigin = Literal["target", "given"]
-"""Who wrote an answer: the target while distilling, or whoever filled the input row (off-policy)."""
+AnswerOrigin = Literal["target", "retokenised", "mismatched", "given"]
+"""Where the ids of an answer come from: emitted by the target; its text tokenised again, which agrees with
+how many tokens it emitted, or does not; or given by whoever filled the input row (off-policy)."""
 
 FinishReason = Literal["stop", "length"]
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from eagleray.corpus.prompt import AnswerOrigin
 from eagleray.drafters.base import DraftSource
 from eagleray.errors import EngineError
 from eagleray.speculation.acceptance import Cycle
@@ -56,7 +57,10 @@ class Generation:
     """Emitted ids; the stop token, if one was emitted, is the last."""
     finish_reason: FinishReason
     cycles: tuple[Cycle, ...]
-    """One per target verification after prefill. Plain decoding: drafted 0, delivered 1."""
+    """One per target verification after prefill. Plain decoding: drafted 0, delivered 1. Empty where the
+    engine does not tell."""
+    origin: AnswerOrigin = "target"
+    """Whether these are the ids that the target emitted, or ids of its text."""
     captured: CapturedFeatures | None = None
 
 

@@ -1,21 +1,37 @@
-"""Every engine that EagleRay runs. Adding one is a folder beside this file and a branch of `build_engine`."""
+"""Every engine that EagleRay runs. Adding one is a folder beside this file and a branch of each function."""
 
 import importlib.metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from eagleray.engines.native.config import NativeEngineConfig
+from eagleray.engines.openai.config import OpenAIEngineConfig
 
 if TYPE_CHECKING:
+    from eagleray.engines.base import Engine
     from eagleray.engines.native.engine import NativeEngine
 
 
-def build_engine(config: NativeEngineConfig, target_folder: Path, dtype: str) -> "NativeEngine":
-    """Load the target into an engine of this process.
+@overload
+def build_engine(config: NativeEngineConfig, target_folder: Path, dtype: str) -> "NativeEngine": ...
+
+
+@overload
+def build_engine(config: OpenAIEngineConfig, target_folder: Path, dtype: str) -> "Engine": ...
+
+
+def build_engine(
+    config: NativeEngineConfig | OpenAIEngineConfig, target_folder: Path, dtype: str
+) -> "Engine":
+    """Load the target into an engine of this process, or connect to the server that runs it.
 
     Args:
-        dtype: Name of a torch dtype.
+        dtype: Name of a torch dtype. A server has its own.
     """
+    if isinstance(config, OpenAIEngineConfig):
+        from eagleray.engines.openai.engine import OpenAIEngine
+
+        return OpenAIEngine(config, target_folder)
     import torch
 
     from eagleray.engines.native.engine import NativeEngine
@@ -25,6 +41,10 @@ def build_engine(config: NativeEngineConfig, target_folder: Path, dtype: str) ->
     return NativeEngine(decoder, config)
 
 
-def engine_version(config: NativeEngineConfig) -> str:
-    """Version of the engine's code, for the regime. The native engine is part of this package."""
+def engine_version(config: NativeEngineConfig | OpenAIEngineConfig) -> str:
+    """What answers, for the regime: the version of this package, or the server's kind and version."""
+    if isinstance(config, OpenAIEngineConfig):
+        from eagleray.engines.openai.server import server_name
+
+        return server_name(config)
     return importlib.metadata.version("eagleray")
