@@ -24,6 +24,10 @@ CASES: dict[str, DrafterConfig] = {
     "eagle3, norm after residual, frozen head": Eagle3Config(
         draft_vocab_size=1000, norm_before_residual=False, train_head=False
     ),
+    "eagle3, norm per layer, normed output": Eagle3Config(
+        draft_vocab_size=24, feature_norm="per_layer", norm_output=True
+    ),
+    "eagle3, joint norm": Eagle3Config(draft_vocab_size=24, feature_norm="joint"),
     "dflash": DFlashConfig(block_size=4),
     "dflash, reduced vocabulary, soft targets": DFlashConfig(
         block_size=5, draft_vocab_size=24, soft_targets=True

@@ -64,6 +64,34 @@ def test_eagle3_tensors_have_the_shapes_that_engines_load(eagle3_folder: Path) -
     }
 
 
+@pytest.mark.parametrize(
+    ("settings", "keys", "tensors"),
+    [
+        ({}, {}, {}),
+        (
+            {"feature_norm": "per_layer"},
+            {"fc_norm": True},
+            {f"fc_norm.{layer}.weight": (16,) for layer in range(3)},
+        ),
+        ({"feature_norm": "joint"}, {"norm_before_fc": True}, {"input_norm.weight": (48,)}),
+        ({"norm_output": True}, {"norm_output": True}, {}),
+    ],
+)
+def test_each_norm_of_eagle3_has_its_key_and_tensors(
+    heads: FrozenHeads, settings: dict[str, Any], keys: dict[str, bool], tensors: dict[str, tuple[int, ...]]
+) -> None:
+    built = build_drafter(Eagle3Config(draft_vocab_size=40, **settings), heads)
+    assert isinstance(built, TrainableDrafter)
+    content = built.export_config()
+    names = ("fc_norm", "norm_before_fc", "norm_output")
+    assert {name: content[name] for name in names if name in content} == keys
+    assert content["eagle_config"].get("norm_before_fc") == content.get("norm_before_fc")
+    exported = {name: tuple(tensor.shape) for name, tensor in built.export_tensors().items()}
+    assert {
+        name: shape for name, shape in exported.items() if "fc_norm" in name or "input_norm" in name
+    } == tensors
+
+
 def test_dflash_ships_a_head_only_with_a_reduced_vocabulary(heads: FrozenHeads, counts: Tensor) -> None:
     full = build_drafter(SETTINGS["dflash"], heads, counts)
     reduced = build_drafter(SETTINGS["dflash, reduced vocabulary"], heads, counts)

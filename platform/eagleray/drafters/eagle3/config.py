@@ -34,6 +34,14 @@ class Eagle3Config(LayerShape):
     whose EAGLE-3 code does not know the key, as it would run the layer the other way without an error.
     """
 
+    feature_norm: Literal["none", "per_layer", "joint"] = "none"
+    """Norm of the tapped features before `fc` mixes them. `per_layer`: EAGLE 3.1's, a norm of its own for
+    each layer (export key `fc_norm`). `joint`: one over all layers side by side (`norm_before_fc`)."""
+
+    norm_output: bool = False
+    """Feed the final norm's output, not its input, back into the next draft step (export key
+    `norm_output`). SpecForge gives this key another meaning; SGLang and vLLM agree with ours."""
+
     train_head: bool = True
     """Train the drafter's own output matrix; False keeps the target's rows."""
 

@@ -14,7 +14,8 @@ def engine_config(drafter: "Eagle3Drafter") -> dict[str, Any]:
     The tapped layers stand there twice: SGLang reads outputs of layers inside `eagle_config`, vLLM the
     layers that those outputs enter, one higher, at top level.
     """
-    layers = list(drafter.tapped_layers)
+    config, layers = drafter.config, list(drafter.tapped_layers)
+    norm_before_fc = {"norm_before_fc": True} if config.feature_norm == "joint" else {}
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
@@ -24,9 +25,16 @@ def engine_config(drafter: "Eagle3Drafter") -> dict[str, Any]:
         "draft_vocab_size": len(drafter.d2t),
         "target_hidden_size": drafter.dimensions.hidden_size,
         "num_aux_hidden_states": len(layers),
-        "norm_before_residual": drafter.config.norm_before_residual,
+        "norm_before_residual": config.norm_before_residual,
+        **({"fc_norm": True} if config.feature_norm == "per_layer" else {}),
+        **norm_before_fc,
+        **({"norm_output": True} if config.norm_output else {}),
         "eagle_aux_hidden_state_layer_ids": [layer + 1 for layer in layers],
-        "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": layers},
+        "eagle_config": {
+            "use_aux_hidden_state": True,
+            "eagle_aux_hidden_state_layer_ids": layers,
+            **norm_before_fc,
+        },
     }
 
 

@@ -2,7 +2,8 @@
 
 Row p holds the features of position p and the embedding of the token at p + 1, and predicts the
 token at p + 2. A draft continues by feeding the layer's own output in place of the features.
-Shapes: N packed rows, L tapped layers, D target width, U draft vocabulary, E = 2 D.
+Shapes: N packed rows, L tapped layers, D target width, F = L * D,
+U draft vocabulary, E = 2 D.
 """
 
 from typing import Any
@@ -41,7 +42,7 @@ class Eagle3Layer(nn.Module):
         return (normed_ND if self.norm_before_residual else hidden_ND), joined_NE
 
     def finish(self, residual_ND: Tensor, attended_NE: Tensor) -> Tensor:
-        """Residual updates after attention. Returns the recurrent state, before the final norm."""
+        """Residual updates after attention. Returns the state before the final norm."""
         hidden_ND = residual_ND + self.self_attn.o_proj(attended_NE)
         return hidden_ND + self.mlp(self.post_attention_layernorm(hidden_ND))
 
@@ -54,10 +55,14 @@ class Eagle3Drafter(HeadedDrafter):
         geometry = heads.geometry
         self.config = config
         self.dimensions = Dimensions.resolve(config, geometry)
-        width = geometry.hidden_size
+        width, eps = geometry.hidden_size, geometry.rms_norm_eps
+        if config.feature_norm == "per_layer":
+            self.fc_norm = nn.ModuleList(nn.RMSNorm(width, eps=eps) for _ in self.tapped_layers)
+        elif config.feature_norm == "joint":
+            self.input_norm = nn.RMSNorm(len(self.tapped_layers) * width, eps=eps)
         self.fc = nn.Linear(len(self.tapped_layers) * width, width, bias=False)
         self.midlayer = Eagle3Layer(self.dimensions, norm_before_residual=config.norm_before_residual)
-        self.norm = nn.RMSNorm(width, eps=geometry.rms_norm_eps)
+        self.norm = nn.RMSNorm(width, eps=eps)
         self.lm_head = nn.Linear(width, len(vocabulary.ids_U), bias=False)
         self.rotary = Rotary(geometry, self.dimensions.head_dim)
         initialise(self, self.fc, self.norm)
@@ -66,13 +71,20 @@ class Eagle3Drafter(HeadedDrafter):
 
     def fuse(self, features_NLD: Tensor) -> Tensor:
         """Mix the tapped layers, in the order of their ids, into one hidden state [N, D]."""
-        fused_ND: Tensor = self.fc(self.widen(features_NLD.flatten(-2)))
+        features_NLD = self.widen(features_NLD)
+        if self.config.feature_norm == "per_layer":
+            by_layer = zip(self.fc_norm, features_NLD.unbind(-2), strict=True)
+            features_NLD = torch.stack([norm(feature_ND) for norm, feature_ND in by_layer], -2)
+        joined_NF = features_NLD.flatten(-2)
+        if self.config.feature_norm == "joint":
+            joined_NF = self.input_norm(joined_NF)
+        fused_ND: Tensor = self.fc(joined_NF)
         return fused_ND
 
-    def logits(self, hidden_ND: Tensor) -> Tensor:
-        """Scores over the draft vocabulary, [N, U]."""
-        logits_NU: Tensor = self.lm_head(self.norm(hidden_ND))
-        return logits_NU
+    def predict(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores over the draft vocabulary [N, U], and the state that the next draft step takes [N, D]."""
+        normed_ND = self.norm(hidden_ND)
+        return self.lm_head(normed_ND), normed_ND if self.config.norm_output else hidden_ND
 
     def forward(self, batch: TrainingBatch) -> StepTerms:
         """Unroll `ttt_steps` draft steps at every supervised position."""

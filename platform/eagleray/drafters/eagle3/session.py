@@ -58,8 +58,8 @@ class Eagle3Session(DraftSession):
                 self.cache.write(0, rows_R, newest_R + step, *attention.keys_values(joined_RE, angles))
             visible = [length + step for length in self.lengths[:num_rows]]
             attended = self.cache.attend(0, attention.queries(joined_RE, angles)[:, None], visible)
-            state_RD = layer.finish(state_RD, attended[:, 0])
-            drafted.append(self.drafter.to_target_ids(self.drafter.logits(state_RD).argmax(-1)))
+            logits_RU, state_RD = self.drafter.predict(layer.finish(state_RD, attended[:, 0]))
+            drafted.append(self.drafter.to_target_ids(logits_RU.argmax(-1)))
         return torch.stack(drafted, 1)
 
     def reset(self, row: int) -> None:

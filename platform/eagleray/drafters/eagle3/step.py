@@ -48,8 +48,10 @@ def unroll(drafter: "Eagle3Drafter", batch: TrainingBatch, rows: "QueryRows") ->
             tokens_N = rows.following(batch.ids_BT, 1 + step)
             state_ND, joined_NE = drafter.midlayer.enter(drafter.embed(tokens_N), state_ND)
             attention.add_own(joined_NE, angles)
-        state_ND = drafter.midlayer.finish(state_ND, attention.attend(joined_NE, angles))
-        yield drafter.logits(state_ND)
+        logits_NU, state_ND = drafter.predict(
+            drafter.midlayer.finish(state_ND, attention.attend(joined_NE, angles))
+        )
+        yield logits_NU
 
 
 class UnrolledAttention:

@@ -1,5 +1,6 @@
 """What enters the EAGLE-3 layer, and what its drafts may hold."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -28,6 +29,22 @@ def test_the_residual_stream_starts_at_the_normed_features_only_when_asked(draft
     residual_ND, _ = drafter.midlayer.enter(torch.zeros(1, 16), hidden_ND)
     expected = 1.0 if drafter.config.norm_before_residual else 10.0
     torch.testing.assert_close(residual_ND, torch.full((1, 16), expected))
+
+
+def test_features_are_normed_layer_by_layer_or_side_by_side(heads: FrozenHeads, counts: Tensor) -> None:
+    features_NLD = torch.tensor([1.0, 10.0, 100.0])[None, :, None].expand(1, 3, 16)
+    seen: dict[str, list[float]] = {}
+    for norm in ("none", "per_layer", "joint"):
+        config = Eagle3Config(draft_vocab_size=24, feature_norm=norm)
+        drafter = Eagle3Drafter(config, heads, DraftVocabulary.from_counts(counts, 24))
+        drafter.fc.register_forward_hook(
+            lambda _module, inputs, _out, norm=norm: seen.update({norm: inputs[0][0, ::16].tolist()})
+        )
+        drafter.fuse(features_NLD)
+    root = math.sqrt((1 + 100 + 10000) / 3)
+    assert seen["none"] == [1, 10, 100]
+    assert seen["per_layer"] == pytest.approx([1, 1, 1], rel=1e-4)
+    assert seen["joint"] == pytest.approx([1 / root, 10 / root, 100 / root], rel=1e-4)
 
 
 def test_drafts_are_target_ids_of_the_draft_vocabulary(
