@@ -32,6 +32,16 @@ CASES: dict[str, DrafterConfig] = {
     "dflash, reduced vocabulary, soft targets": DFlashConfig(
         block_size=5, draft_vocab_size=24, soft_targets=True
     ),
+    "dflash, diffusion only": DFlashConfig(block_size=4, kv_injection=False, slot_weighting="dpace"),
+    "dflash, injection only": DFlashConfig(block_size=4, parallel_block=False),
+    "dflash, neither half": DFlashConfig(block_size=4, kv_injection=False, parallel_block=False),
+    "dflash, sliding": DFlashConfig(
+        block_size=4,
+        kv_injection=False,
+        layer_types=("sliding_attention", "full_attention"),
+        sliding_window=5,
+        is_causal=None,
+    ),
 }
 """What each drafter is tried with: settings small enough to train in a second."""
 

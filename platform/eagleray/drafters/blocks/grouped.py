@@ -1,10 +1,11 @@
 """Grouped-query attention as plain batched matrix products.
 
 Query heads of one group share keys, so they stand as further queries of that group and no key is
-copied. Shapes: B batch rows, A query slots, H query heads, G groups, d width of a head,
+copied. Shapes: B batch rows, A query slots, S keys, H query heads, G groups, d width of a head,
 X = H / G * A queries of a group.
 """
 
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -20,3 +21,19 @@ def ungroup_queries(out_BGXd: Tensor, slots: int) -> Tensor:
     batch, groups, _, width = out_BGXd.shape
     split = out_BGXd.reshape(batch, groups, -1, slots, width)
     return split.permute(0, 3, 1, 2, 4).reshape(batch, slots, -1)
+
+
+def attend(
+    queries_BAHd: Tensor, keys_BGSd: Tensor, values_BGSd: Tensor, visible_BAS: Tensor | None
+) -> Tensor:
+    """Attention of every slot over the keys it may see. Returns [B, A, H * d].
+
+    Args:
+        visible_BAS: bool, at least one key per slot. None: every slot sees every key.
+    """
+    slots, heads = queries_BAHd.shape[1:3]
+    groups = keys_BGSd.shape[1]
+    mask = None if visible_BAS is None else visible_BAS.repeat(1, heads // groups, 1)[:, None]
+    grouped = group_queries(queries_BAHd, groups)
+    out_BGXd = F.scaled_dot_product_attention(grouped, keys_BGSd, values_BGSd, attn_mask=mask)
+    return ungroup_queries(out_BGXd, slots)

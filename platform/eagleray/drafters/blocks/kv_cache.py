@@ -2,18 +2,43 @@
 
 A draft writes its own keys at the positions after the committed ones; the next commit writes over
 them, so a rejected draft needs no undoing. Shapes: R rows, N written positions, Q queries of a row,
-S cached positions, H query heads, G key/value heads, d width of a head, X queries of a group.
+S cached positions, H query heads, G key/value heads, d width of a head.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from eagleray.drafters.blocks.grouped import group_queries, ungroup_queries
+from eagleray.drafters.blocks.grouped import attend
 from eagleray.drafters.blocks.layers import Dimensions
 from eagleray.targets.kv_cache import enlarge, next_size
+
+
+@dataclass(frozen=True)
+class Visible:
+    """Which cached positions each query sees: the first `longest`, less those that `mask_RQS` hides."""
+
+    longest: int
+    mask_RQS: Tensor | None = None
+    """bool; None hides nothing."""
+
+    @classmethod
+    def first(cls, counts: Sequence[int], device: torch.device) -> "Visible":
+        """All queries of a row see the row's first `counts` positions."""
+        longest = max(counts)
+        if min(counts) == longest:
+            return cls(longest)
+        bounds_R = torch.tensor(counts, device=device)
+        return cls(longest, (torch.arange(longest, device=device) < bounds_R[:, None])[:, None])
+
+    @classmethod
+    def between(cls, first_RQ: Tensor, last_RQ: Tensor, longest: int) -> "Visible":
+        """Each query sees positions `first_RQ` to `last_RQ`, both included."""
+        positions_S = torch.arange(longest, device=last_RQ.device)
+        mask_RQS = (positions_S >= first_RQ[..., None]) & (positions_S <= last_RQ[..., None])
+        return cls(longest, mask_RQS)
 
 
 class DraftCache:
@@ -51,16 +76,18 @@ class DraftCache:
         self.keys[:, destination] = self.keys[:, source]
         self.values[:, destination] = self.values[:, source]
 
-    def attend(self, layer: int, queries_RQHd: Tensor, visible_R: Sequence[int]) -> Tensor:
-        """Attend from rows 0..R-1 to each row's first `visible_R` positions. Returns [R, Q, H * d]."""
-        rows, queries = queries_RQHd.shape[:2]
-        longest = max(visible_R)
-        keys_RGSd = self.keys[layer, :rows, :, :longest]
-        values_RGSd = self.values[layer, :rows, :, :longest]
-        mask = None
-        if min(visible_R) < longest:
-            bounds_R = torch.tensor(visible_R, device=queries_RQHd.device)
-            mask = (torch.arange(longest, device=bounds_R.device) < bounds_R[:, None])[:, None, None, :]
-        queries_RGXd = group_queries(queries_RQHd, keys_RGSd.shape[1])
-        out_RGXd = F.scaled_dot_product_attention(queries_RGXd, keys_RGSd, values_RGSd, attn_mask=mask)
-        return ungroup_queries(out_RGXd, queries)
+    def attend(
+        self, layer: int, queries_RQHd: Tensor, visible: Visible, rows_R: Tensor | None = None
+    ) -> Tensor:
+        """Attend from some rows to what each query sees of its own row. Returns [R, Q, H * d].
+
+        Args:
+            rows_R: The rows of the queries. None: rows 0..R-1, without a copy.
+        """
+        rows = slice(len(queries_RQHd)) if rows_R is None else rows_R
+        keys_RGSd = self.keys[layer, rows, :, : visible.longest]
+        values_RGSd = self.values[layer, rows, :, : visible.longest]
+        mask_RQS = visible.mask_RQS
+        if mask_RQS is not None:
+            mask_RQS = mask_RQS.expand(-1, queries_RQHd.shape[1], -1)
+        return attend(queries_RQHd, keys_RGSd, values_RGSd, mask_RQS)

@@ -126,10 +126,6 @@ class Angles:
         rolled_NHd = heads_NHd.roll(heads_NHd.shape[-1] // 2, -1)
         return torch.addcmul(heads_NHd * self.cos_N1d, rolled_NHd, self.signed_sin_N1d)
 
-    def at(self, index_N: Tensor) -> "Angles":
-        """The factors of some of the rows."""
-        return Angles(self.cos_N1d.index_select(0, index_N), self.signed_sin_N1d.index_select(0, index_N))
-
 
 class Rotary(nn.Module):
     """Rotary positions with the theta and the scaling of the target.

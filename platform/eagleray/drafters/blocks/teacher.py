@@ -33,16 +33,29 @@ class Teacher(ABC):
         self.drafter = drafter
         self.ids_BT = batch.ids_BT
 
-    def judge(self, logits_NU: Tensor, batch_N: Tensor, position_N: Tensor, supervised_N: Tensor) -> Judged:
-        """Judge predictions of the tokens at (batch, position), where they are supervised."""
+    def judge(
+        self,
+        logits_NU: Tensor,
+        batch_N: Tensor,
+        position_N: Tensor,
+        supervised_N: Tensor,
+        weight_N: Tensor | None = None,
+    ) -> Judged:
+        """Judge predictions of the tokens at (batch, position), where they are supervised.
+
+        Args:
+            weight_N: What each prediction weighs in the loss. None: all the same.
+        """
         index_N = supervised_N.nonzero().flatten()
         batch_N, position_N = batch_N[index_N], position_N[index_N]
         logits_NU = logits_NU.index_select(0, index_N)
         label_N = self.ids_BT[batch_N, position_N]
-        draftable_N = self.drafter.is_draftable(label_N).to(logits_NU.dtype)
+        counting_N = self.drafter.is_draftable(label_N).to(logits_NU.dtype)
+        if weight_N is not None:
+            counting_N = counting_N * weight_N.index_select(0, index_N)
         losses_N = self._losses(logits_NU, batch_N, position_N, label_N)
         correct = (self.drafter.to_target_ids(logits_NU.detach().argmax(-1)) == label_N).sum()
-        return Judged((losses_N * draftable_N).sum(), draftable_N.sum(), correct, supervised_N.sum())
+        return Judged((losses_N * counting_N).sum(), counting_N.sum(), correct, supervised_N.sum())
 
     @abstractmethod
     def _losses(self, logits_NU: Tensor, batch_N: Tensor, position_N: Tensor, label_N: Tensor) -> Tensor: ...
@@ -92,8 +105,8 @@ class SlotTerms:
         """Nothing judged yet."""
         return cls(like.new_zeros(()), like.new_zeros(()), [], [])
 
-    def add(self, judged: Judged, weight: float) -> None:
-        """Add the next slot, whose predictions weigh `weight` each."""
+    def add(self, judged: Judged, weight: float = 1.0) -> None:
+        """Add the next slot, whose predictions count `weight` times."""
         self.loss_sum = self.loss_sum + weight * judged.loss_sum
         self.weight_sum = self.weight_sum + weight * judged.weight_sum
         self.correct.append(judged.correct)

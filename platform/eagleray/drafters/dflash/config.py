@@ -1,48 +1,53 @@
-"""Settings of the DFlash drafter."""
+"""Settings of the DFlash drafter and its ablations."""
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from eagleray.drafters.blocks.config import LayerShape
+from eagleray.drafters.blocks.masked_block.config import MaskedBlockConfig, Reach
 
 
-class DFlashConfig(LayerShape):
-    """Layers that fill a masked block in one forward, the target's features injected as keys and values."""
+class DFlashConfig(MaskedBlockConfig):
+    """Layers that fill a masked block in one forward, the target's features injected as keys and values.
+
+    `kv_injection` and `parallel_block` are the two halves of the method (arXiv 2602.06036, table 9); a
+    drafter that lacks one is for comparison, and only the native engine drafts with it.
+    """
 
     name: Literal["dflash"] = "dflash"
     """Which drafter this section configures."""
 
-    block_size: int = Field(default=8, gt=1)
-    """Slots of a block, anchor included: a block drafts at most `block_size - 1` tokens."""
+    kv_injection: bool = True
+    """Every layer sees the target's features as keys and values. False is "diffusion only": the features
+    are the input states of the committed positions, and the layers have to carry them on."""
 
-    num_layers: int = Field(default=2, gt=0)
-    """Drafter layers."""
+    parallel_block: bool = True
+    """One forward predicts all slots. False is "injection only": tokens are drafted one by one, each from
+    the one before it."""
 
-    mask_token_id: int | None = Field(default=None, ge=0)
-    """Id whose target embedding fills the slots to predict; below the target vocabulary.
+    denoise_steps: int = Field(default=1, gt=0)
+    """Forwards over one block when drafting: after each, the surest slots keep their tokens and the others
+    are masked again. Training then rehearses every step. Engines draft with the first step alone."""
 
-    None: the lowest id that is not the target's beginning, padding or stop id.
-    """
+    @model_validator(mode="after")
+    def _steps_fit(self) -> "DFlashConfig":
+        if self.denoise_steps > 1 and not self.parallel_block:
+            raise ValueError(
+                f"denoise_steps is {self.denoise_steps}, but parallel_block is false and has no masks; "
+                "set one of them back"
+            )
+        if self.denoise_steps >= self.block_size:
+            raise ValueError(
+                f"denoise_steps is {self.denoise_steps}; expected at most {self.max_depth}, "
+                "the slots that block_size leaves to predict"
+            )
+        return self
 
-    draft_vocab_size: int | None = Field(default=None, gt=0)
-    """Target ids the drafter can propose: those that occur most as supervised tokens. None: all, with the
-    target's whole lm_head.
+    def reach(self, layer: int) -> Reach:
+        """Slots that are drafted one by one see only those before them."""
+        reach = super().reach(layer)
+        return reach if self.parallel_block else Reach(reach.window, causal=True)
 
-    A number makes training and drafting cheaper. vLLM then reads the map and the reduced head from the
-    export; SGLang does not know reduced vocabularies for DFlash, so leave it None to serve there.
-    """
-
-    num_anchors: int = Field(default=512, gt=0)
-    """Blocks trained per sequence and step, anchored at random supervised tokens."""
-
-    gamma: float = Field(default=4.0, gt=0)
-    """Slot k weighs exp(-(k - 1) / gamma) in the loss. Usual: 4 for blocks of 8, 5 for 10, 7 for 16."""
-
-    soft_targets: bool = False
-    """Learn the target's distribution instead of the token it emitted."""
-
-    @property
-    def max_depth(self) -> int:
-        """Every slot but the anchor's."""
-        return self.block_size - 1
+    def kept_slots(self, depth: int, step: int) -> int:
+        """Of `depth` slots, how many keep their token after `step` forwards."""
+        return depth * step // self.denoise_steps

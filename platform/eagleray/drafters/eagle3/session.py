@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from eagleray.drafters.base import Committed, DraftSession
-from eagleray.drafters.blocks.kv_cache import DraftCache
+from eagleray.drafters.blocks.kv_cache import DraftCache, Visible
 from eagleray.drafters.blocks.observed import Observed
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ class Eagle3Session(DraftSession):
             if step > 0:
                 state_RD, joined_RE = layer.enter(self.drafter.embed(drafted[-1]), state_RD)
                 self.cache.write(0, rows_R, newest_R + step, *attention.keys_values(joined_RE, angles))
-            visible = [length + step for length in self.lengths[:num_rows]]
+            counts = [length + step for length in self.lengths[:num_rows]]
+            visible = Visible.first(counts, rows_R.device)
             attended = self.cache.attend(0, attention.queries(joined_RE, angles)[:, None], visible)
             logits_RU, state_RD = self.drafter.predict(layer.finish(state_RD, attended[:, 0]))
             drafted.append(self.drafter.to_target_ids(logits_RU.argmax(-1)))

@@ -1,4 +1,4 @@
-"""Where DFlash anchors its blocks."""
+"""Where training blocks are anchored."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from eagleray.drafters.base import TrainingBatch
-from eagleray.drafters.dflash.anchors import choose_anchors
+from eagleray.drafters.blocks.masked_block.anchors import choose_anchors
 
 MakeBatch = Callable[..., TrainingBatch]
 

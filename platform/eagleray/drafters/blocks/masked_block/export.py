@@ -1,37 +1,35 @@
-"""How a DFlash folder describes itself to SGLang, to vLLM and to us."""
+"""How a masked-block drafter's folder describes itself to SGLang, to vLLM and to us."""
 
 from typing import TYPE_CHECKING, Any
 
 from eagleray.drafters.blocks.headed import rotary_config
 
 if TYPE_CHECKING:
-    from eagleray.drafters.dflash.model import DFlashDrafter
+    from eagleray.drafters.blocks.masked_block.drafter import MaskedBlockDrafter
 
 LM_HEAD = "lm_head.weight"
 
 
-def engine_config(drafter: "DFlashDrafter") -> dict[str, Any]:
+def engine_config(drafter: "MaskedBlockDrafter") -> dict[str, Any]:
     """Content of `config.json`. Keys that one engine reads inside `dflash_config` and the other at top
     level stand in both places.
     """
-    shared = {
-        "block_size": drafter.config.block_size,
-        "num_target_layers": drafter.heads.geometry.num_layers,
-    }
-    num_layers = drafter.config.num_layers
+    config, num_layers = drafter.config, drafter.config.num_layers
+    shared = {"block_size": config.block_size, "num_target_layers": drafter.heads.geometry.num_layers}
+    layer_types = config.layer_types or ("full_attention",) * num_layers
     return {
-        "architectures": ["DFlashDraftModel"],
+        "architectures": [drafter.architecture],
         "model_type": "qwen3",
         "num_hidden_layers": num_layers,
         **drafter.dimensions.as_config(),
         **rotary_config(drafter.heads),
         **shared,
         "draft_vocab_size": len(drafter.d2t) if drafter.has_vocabulary else None,
-        "layer_types": ["full_attention"] * num_layers,
-        "use_sliding_window": False,
-        "sliding_window": None,
+        "layer_types": list(layer_types),
+        "use_sliding_window": "sliding_attention" in layer_types,
+        "sliding_window": config.sliding_window,
         "max_window_layers": num_layers,
-        "is_causal": False,
+        **({} if config.is_causal is None else {"is_causal": config.is_causal}),
         "dflash_config": {
             **shared,
             "mask_token_id": drafter.mask_token_id,
@@ -40,7 +38,7 @@ def engine_config(drafter: "DFlashDrafter") -> dict[str, Any]:
     }
 
 
-def profile(drafter: "DFlashDrafter") -> dict[str, Any]:
+def profile(drafter: "MaskedBlockDrafter") -> dict[str, Any]:
     """What a reader must know and `config.json` does not say."""
     reduced = (
         "target id = draft id + d2t[draft id]; t2d marks the kept target ids; read by vLLM, not by SGLang"

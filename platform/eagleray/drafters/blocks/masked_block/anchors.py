@@ -1,4 +1,4 @@
-"""Random anchors of DFlash blocks.
+"""Random anchors of training blocks.
 
 Shapes: B batch rows, T positions, N anchors of all batch rows together.
 """
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from eagleray.drafters.base import TrainingBatch
+from eagleray.drafters.blocks.seeding import row_generator
 
 
 def choose_anchors(batch: TrainingBatch, num_anchors: int) -> tuple[Tensor, Tensor]:
@@ -25,16 +26,9 @@ def choose_anchors(batch: TrainingBatch, num_anchors: int) -> tuple[Tensor, Tens
     for row, candidates_T in enumerate(candidates_BT):
         positions = candidates_T.nonzero().flatten()
         if len(positions) > num_anchors:
-            generator = torch.Generator().manual_seed(_row_seed(batch, row))
-            order = torch.randperm(len(positions), generator=generator)[:num_anchors]
-            positions = positions[order.sort().values.to(positions.device)]
+            order = torch.randperm(len(positions), generator=row_generator(batch, row, "anchors"))
+            positions = positions[order[:num_anchors].sort().values.to(positions.device)]
         chosen_B.append(positions)
     counts_B = torch.tensor([len(positions) for positions in chosen_B], device=batch.ids_BT.device)
     rows_B = torch.arange(len(chosen_B), device=batch.ids_BT.device)
     return rows_B.repeat_interleave(counts_B), torch.cat(chosen_B)
-
-
-def _row_seed(batch: TrainingBatch, row: int) -> int:
-    ids_T = batch.ids_BT[row, : int(batch.lengths_B[row])]
-    weights_T = torch.arange(1, len(ids_T) + 1, device=ids_T.device)
-    return (batch.seed * 1_000_003 + int((ids_T * weights_T).sum())) % 2**63
