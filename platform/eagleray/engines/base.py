@@ -157,7 +157,8 @@ class Engine(ABC):
         """Start an empty stream. Streams of one engine share nothing but the target.
 
         Args:
-            draft: Speculate with this drafter; None is plain decoding. Greedy ids are the same either way.
+            draft: Speculate with this drafter; None is plain decoding. Greedy ids are the same either way,
+                sampled ones have the same distribution.
             capture_layers: Also return features of these layers (outputs, 0-based) and the final state.
 
         Raises:

@@ -4,7 +4,7 @@ Plain decoding and drafting are the same cycle; plain is a cycle of zero drafts.
 in front: when one finishes, the last row moves into its slot, in the cache and in the drafter's
 session alike.
 Shapes: B rows, T prompt tokens of all rows, Q positions of the longest row, P = K + 1 verified
-positions, K draft slots, L layers, D target width.
+positions, K draft slots, L layers, D target width, V target vocabulary.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ from eagleray.drafters.base import NO_DRAFT, Committed, DraftSession
 from eagleray.engines.base import DraftSetting
 from eagleray.engines.native.rows import Row
 from eagleray.engines.native.stopwatch import Stopwatch
-from eagleray.speculation.verification import verify_greedy_chain
+from eagleray.speculation.sampling import draw, probabilities
+from eagleray.speculation.verification import verify_chain
 from eagleray.targets.decoder import TargetDecoder
 
 
@@ -87,7 +88,7 @@ class RunningBatch:
                 torch.cat(prompts), lengths, self._cache, first_row, self._taps.layers
             )
             ends = torch.tensor(lengths, device=self._decoder.device).cumsum(0)
-            first_ids_B = self._decoder.logits(final_TD[ends - 1]).argmax(dim=-1)
+            first_ids_B = choose(self._decoder.logits(final_TD[ends - 1])[:, None], rows)[:, 0]
             self.rows.extend(rows)
             for row, first_id in zip(rows, first_ids_B.tolist(), strict=True):
                 row.start(first_id)
@@ -111,7 +112,7 @@ class RunningBatch:
             anchors_B1 = torch.tensor([[row.anchor] for row in self.rows], device=self._decoder.device)
             ids_BP = torch.cat([anchors_B1, draft_BK.clamp(min=0)], dim=1)
             features_BPLD, final_BPD = self._decoder.step(ids_BP, self._cache, self._taps.layers)
-            verdict = verify_greedy_chain(draft_BK, self._decoder.logits(final_BPD).argmax(dim=-1))
+            verdict = verify_chain(draft_BK, choose(self._decoder.logits(final_BPD), self.rows))
             accepted, committed = verdict.accepted_B.tolist(), verdict.committed_BP.tolist()
         delivered = []
         for slot, row in enumerate(self.rows):
@@ -207,3 +208,16 @@ class RunningBatch:
                 counts_B=torch.tensor([counts[place] for place in running], device=device),
             )
         )
+
+
+def choose(logits_BPV: Tensor, rows: Sequence[Row]) -> Tensor:
+    """The target's token at the next P places of each row's answer, [B, P]: the likeliest, or a drawn one."""
+    chosen_BP = logits_BPV.argmax(dim=-1)
+    sampled = [place for place, row in enumerate(rows) if not row.sampling.greedy]
+    if sampled:
+        uniforms = [rows[place].uniforms(logits_BPV.shape[1]) for place in sampled]
+        chosen_BP[sampled] = draw(
+            probabilities(logits_BPV[sampled], [rows[place].sampling for place in sampled]),
+            torch.tensor(uniforms, dtype=torch.float64, device=logits_BPV.device),
+        )
+    return chosen_BP

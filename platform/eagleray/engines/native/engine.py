@@ -1,7 +1,8 @@
 """The native engine: continuous batching over our own target decoder, with or without a drafter.
 
-Runs anywhere torch does and is the referee: in float32 its greedy answers with a drafter equal
-its answers without.
+Runs anywhere torch does and is the referee: in float32 its answers with a drafter equal its
+answers without, greedy and sampled ones alike, since the seed of a request fixes the random number
+of every place of its answer.
 """
 
 import torch

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from eagleray.engines.base import DraftSetting, GenerationRequest
+from eagleray.engines.base import DraftSetting
 from eagleray.engines.limits import RequestLimits
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.errors import EngineError
@@ -29,19 +29,6 @@ class Limits(RequestLimits):
             vocab_size=geometry.vocab_size,
             context_window_tokens=min(window for window in windows if window is not None),
         )
-
-    def check_request(self, request: GenerationRequest) -> None:
-        """Refuse what cannot be served.
-
-        Raises:
-            EngineError: See `RequestLimits`; or the request is to be sampled.
-        """
-        super().check_request(request)
-        if not request.sampling.greedy:
-            raise EngineError(
-                f"Request {request.request_id!r} asks for temperature {request.sampling.temperature}; the "
-                "native engine decodes greedily. Set sampling.temperature to 0."
-            )
 
     def check_layers(self, layers: tuple[int, ...]) -> None:
         """Refuse layers to tap that the target does not have.

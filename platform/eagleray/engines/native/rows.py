@@ -12,6 +12,8 @@ from torch import Tensor
 
 from eagleray.engines.base import CapturedFeatures, FinishReason, Generation, GenerationRequest
 from eagleray.speculation.acceptance import Cycle
+from eagleray.speculation.config import SamplingConfig
+from eagleray.speculation.sampling import Uniforms
 
 
 class Row:
@@ -25,6 +27,7 @@ class Row:
         self.request = request
         self.finish_reason: FinishReason | None = None
         self.answer_ids: list[int] = []
+        self._uniforms = Uniforms(request.seed)
         self._stop_ids = stop_ids
         self._max_answer_tokens = max_answer_tokens
         self._cycles: list[Cycle] = []
@@ -39,6 +42,15 @@ class Row:
     def anchor(self) -> int:
         """The newest committed token."""
         return self.answer_ids[-1]
+
+    @property
+    def sampling(self) -> SamplingConfig:
+        """How the target's tokens are chosen."""
+        return self.request.sampling
+
+    def uniforms(self, count: int) -> list[float]:
+        """The random numbers of the next `count` places of the answer."""
+        return self._uniforms.span(len(self.answer_ids), count)
 
     def start(self, first_id: int) -> None:
         """Commit the token that prefill yields; it belongs to no cycle."""

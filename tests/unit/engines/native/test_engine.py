@@ -1,4 +1,4 @@
-"""The engine decodes greedily: the same ids with any drafter, in any company."""
+"""Greedy answers have the same ids with any drafter, in any company."""
 
 import pytest
 import torch
