@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from eagleray.errors import ArtifactError
+from eagleray.watchdog import heartbeat as heartbeat_module
 from eagleray.watchdog.heartbeat import HeartbeatFile, HeartbeatFolder
 from eagleray.watchdog.telemetry import RankRecord
 
@@ -39,20 +40,22 @@ def test_the_folder_tells_who_runs_where(heartbeat: HeartbeatFile, tmp_path: Pat
     assert process.started_s == pytest.approx(psutil.Process().create_time(), abs=0.01)
 
 
-def test_waiting_and_loading_are_counted_apart_from_work(heartbeat: HeartbeatFile, tmp_path: Path) -> None:
+def test_waiting_and_loading_are_counted_apart_from_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([10.0, 11.0, 13.0, 17.0, 25.0, 25.5])
+    monkeypatch.setattr(heartbeat_module.time, "monotonic", lambda: next(clock))
+    heartbeat = HeartbeatFile(tmp_path, 0, started_s=1.0)
     heartbeat.enter("data")
-    time.sleep(0.02)
     heartbeat.enter("forward")
-    time.sleep(0.02)
     heartbeat.enter_collective()
-    time.sleep(0.04)
     heartbeat.enter("optimizer")
     heartbeat.stepped(1)
-    record = only(tmp_path)
-    assert record.data_s is not None
-    assert record.waited_s is not None
-    assert 0.02 <= record.data_s < record.waited_s
+    (record,) = HeartbeatFolder(tmp_path).read(26.0)
+    assert record.data_s == 2.0
+    assert record.waited_s == 8.0
     assert record.collectives_entered == 1
+    assert record.beat_time_s == 25.5
     assert record.optimizer_step_time_s == record.beat_time_s
 
 
