@@ -6,8 +6,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from eagleray.evaluation.charts import Bar, Line, Point, bar_panel, line_panel
-from eagleray.evaluation.svg import marker_shape, nice_ticks
+from eagleray.drawing.charts import Bar, Line, Point, bar_panel, line_panel
+from eagleray.drawing.svg import marker_shape, nice_ticks
 
 COLOURS = 6
 """Series colours in the style sheet; a seventh drafter takes the first colour again."""

@@ -6,9 +6,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from eagleray.drawing.svg import nice_ticks
 from eagleray.evaluation.html import percent, render_html
 from eagleray.evaluation.report import write_report
-from eagleray.evaluation.svg import nice_ticks
 
 SECTIONS = (
     "verdict",

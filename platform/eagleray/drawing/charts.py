@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from eagleray.evaluation.svg import Drawing
+from eagleray.drawing.svg import Drawing
 
 WIDTH = 340.0
 LABEL_WIDTH = 104.0
