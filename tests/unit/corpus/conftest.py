@@ -16,7 +16,10 @@ CONTROL_TOKENS = {
     "chatml_marked": (),
     "llama3": ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
     "qwen3": ("<think>", "</think>", "<tool_call>", "</tool_call>"),
-    "mistral": ("<s>", "</s>", "[INST]", "[/INST]"),
+    "mistral": (
+        *("<s>", "</s>", "[INST]", "[/INST]", "[TOOL_CALLS]"),
+        *("[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+    ),
     "gemma": ("<bos>", "<start_of_turn>", "<end_of_turn>"),
 }
 
