@@ -18,7 +18,7 @@ class Cycle:
     """Counts of one verification."""
 
     drafted: int
-    """Draft tokens that were verified (0 in plain decoding)."""
+    """Draft tokens that were verified, of a tree those on its deepest path (0 in plain decoding)."""
 
     accepted: int
     """Draft tokens delivered: the accepted prefix, less what a stop or limit cut off. 0..drafted."""

@@ -1,4 +1,4 @@
-"""How a token is chosen from the target's distribution."""
+"""How a token is chosen from the target's distribution, and how a draft may branch."""
 
 from pydantic import Field
 
@@ -28,3 +28,14 @@ class SamplingConfig(Settings):
 
 GREEDY = SamplingConfig()
 """Always the likeliest token."""
+
+
+class TreeSetting(Settings):
+    """Bounds of a draft tree, in the terms of EAGLE-2; its depth is the draft's."""
+
+    top_k: int = Field(default=8, ge=1)
+    """Children that a node may get, and nodes of one depth that are expanded: the most confident ones."""
+
+    nodes: int = Field(default=60, ge=1)
+    """Tokens of a row that are verified at most: of all that were drafted, the most confident ones.
+    Confidence is the product of the drafter's probabilities along the path."""
