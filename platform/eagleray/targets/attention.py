@@ -1,8 +1,8 @@
-"""How the tokens of one forward see each other: two patterns behind one call.
+"""How the tokens of one forward see each other: three patterns behind one call.
 
 Tokens of all rows lie on one axis, so the rest of a layer never meets padding. `PromptAttention`
 runs whole sequences from their first token; `StepAttention` appends the same few tokens to every
-active row of a cache.
+active row of a cache, `TreeAttention` the nodes of a draft tree.
 Shapes: T tokens of all rows, B rows, Q new tokens of each row, S cache positions, H query heads,
 G key-value heads, N head width.
 """
@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from eagleray.speculation.trees import depths, paths
 from eagleray.targets.kv_cache import KVCache, round_up
 
 
@@ -76,35 +77,85 @@ class StepAttention:
     """
 
     def __init__(self, cache: KVCache, num_rows: int, num_queries: int, group: int, device: torch.device):
-        self._cache = cache
-        self._num_rows = num_rows
-        self._num_queries = num_queries
-        self._group = group
         lengths = cache.lengths[:num_rows]
+        self._cache = cache
+        self._group = group
         self._window = round_up(max(lengths) + num_queries)
         self._rows_B1 = torch.arange(num_rows, device=device)[:, None]
-        self._positions_BQ = torch.tensor(lengths, device=device)[:, None] + torch.arange(
-            num_queries, device=device
-        )
-        self.positions_T = self._positions_BQ.flatten()
-        later_BQS = torch.arange(self._window, device=device) > self._positions_BQ[:, :, None]
-        mask_BQS = torch.zeros(later_BQS.shape, dtype=cache.keys[0].dtype, device=device)
-        mask_BQS.masked_fill_(later_BQS, float("-inf"))
-        self._mask = mask_BQS.repeat_interleave(group, dim=1)[:, None]
+        self._lengths_B1 = torch.tensor(lengths, device=device)[:, None]
+        self._slots_BQ = self._lengths_B1 + torch.arange(num_queries, device=device)
+        """Where the new keys and values are written."""
+        self.positions_T = self._slots_BQ.flatten()
+        slots_S = torch.arange(self._window, device=device)
+        self._mask = self._as_mask(slots_S <= self._slots_BQ[:, :, None])
 
     def __call__(self, layer: int, query_THN: Tensor, key_TGN: Tensor, value_TGN: Tensor) -> Tensor:
         """Store keys and values after each row's length, then attend."""
-        rows, queries, group = self._num_rows, self._num_queries, self._group
-        kv_heads, width = key_TGN.shape[1:]
+        rows, queries = self._slots_BQ.shape
         keys, values = self._cache.keys[layer], self._cache.values[layer]
-        keys[self._rows_B1, :, self._positions_BQ] = key_TGN.view(rows, queries, kv_heads, width)
-        values[self._rows_B1, :, self._positions_BQ] = value_TGN.view(rows, queries, kv_heads, width)
-        stacked = query_THN.view(rows, queries, kv_heads, group, width).transpose(1, 2)
+        keys[self._rows_B1, :, self._slots_BQ] = key_TGN.unflatten(0, (rows, queries))
+        values[self._rows_B1, :, self._slots_BQ] = value_TGN.unflatten(0, (rows, queries))
+        keys, values = keys[:rows, :, : self._window], values[:rows, :, : self._window]
+        return self._attend(query_THN.unflatten(0, (rows, queries)), keys, values)
+
+    def _attend(self, query_BQHN: Tensor, keys_BGSN: Tensor, values_BGSN: Tensor) -> Tensor:
+        rows, queries, _, width = query_BQHN.shape
+        kv_heads = keys_BGSN.shape[1]
+        stacked = query_BQHN.view(rows, queries, kv_heads, self._group, width).transpose(1, 2)
         mixed = F.scaled_dot_product_attention(
-            stacked.reshape(rows, kv_heads, queries * group, width),
-            keys[:rows, :, : self._window],
-            values[:rows, :, : self._window],
-            self._mask,
+            stacked.reshape(rows, kv_heads, queries * self._group, width), keys_BGSN, values_BGSN, self._mask
         )
-        mixed = mixed.view(rows, kv_heads, queries, group, width).transpose(1, 2)
+        mixed = mixed.view(rows, kv_heads, queries, self._group, width).transpose(1, 2)
         return mixed.reshape(rows * queries, -1)
+
+    def _as_mask(self, visible_BQS: Tensor) -> Tensor:
+        """Additive [B, 1, Q * group, S]."""
+        mask_BQS = torch.zeros(
+            visible_BQS.shape, dtype=self._cache.keys[0].dtype, device=visible_BQS.device
+        ).masked_fill_(~visible_BQS, float("-inf"))
+        return mask_BQS.repeat_interleave(self._group, dim=1)[:, None]
+
+
+class TreeAttention(StepAttention):
+    """Attention of the anchor and the nodes of a draft tree, who see the row, their ancestors and themselves.
+
+    Keys lie in the order of the nodes, so sums run over a path with gaps and agree with those of a
+    chain to rounding.
+
+    Args:
+        ancestry_BQQ: bool; whether a new token is another one's ancestor or itself.
+    """
+
+    def __init__(self, cache: KVCache, ancestry_BQQ: Tensor, group: int):
+        rows, queries, _ = ancestry_BQQ.shape
+        super().__init__(cache, rows, queries, group, ancestry_BQQ.device)
+        self.positions_T = (self._lengths_B1 + depths(ancestry_BQQ)).flatten()
+        slots_S = torch.arange(self._window, device=ancestry_BQQ.device)
+        visible_BQS = (slots_S < self._lengths_B1[:, :, None]).repeat(1, queries, 1)
+        new_BQQ = self._slots_BQ[:, None].expand(-1, queries, -1)
+        self._mask = self._as_mask(visible_BQS.scatter_(2, new_BQQ, ancestry_BQQ))
+
+
+class ExactTreeAttention(TreeAttention):
+    """The plain twin: every node attends over keys in the order of its path, as one step after another would.
+
+    It reads the row once for every node, and gives a node the bits that it would have in a chain.
+    """
+
+    def __init__(self, cache: KVCache, ancestry_BQQ: Tensor, group: int):
+        super().__init__(cache, ancestry_BQQ, group)
+        rows, queries, _ = ancestry_BQQ.shape
+        slots_S = torch.arange(self._window, device=ancestry_BQQ.device)
+        order_BQS = slots_S.repeat(rows, queries, 1)
+        new_BQQ = self._slots_BQ[:, None].expand(-1, queries, -1)
+        self._order_BQS = order_BQS.scatter_(2, new_BQQ, self._lengths_B1[:, :, None] + paths(ancestry_BQQ))
+        visible_BQS = slots_S <= self.positions_T.view(rows, queries, 1)
+        self._mask = self._as_mask(visible_BQS.flatten(0, 1)[:, None])
+
+    def _attend(self, query_BQHN: Tensor, keys_BGSN: Tensor, values_BGSN: Tensor) -> Tensor:
+        """Every query is a row of its own, whose keys are put in order."""
+        keys, values = (
+            tensor.transpose(1, 2)[self._rows_B1[:, :, None], self._order_BQS].flatten(0, 1).transpose(1, 2)
+            for tensor in (keys_BGSN, values_BGSN)
+        )
+        return super()._attend(query_BQHN.flatten(0, 1)[:, None], keys, values)

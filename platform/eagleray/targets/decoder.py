@@ -19,7 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eagleray.errors import ArtifactError, ConfigError
-from eagleray.targets.attention import Attention, PromptAttention, StepAttention
+from eagleray.targets.attention import (
+    Attention,
+    ExactTreeAttention,
+    PromptAttention,
+    StepAttention,
+    TreeAttention,
+)
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.heads import EMBEDDING, LM_HEAD, FrozenHeads
 from eagleray.targets.kv_cache import KVCache
@@ -54,6 +60,7 @@ class TargetDecoder:
         self.heads = FrozenHeads(
             geometry=geometry, embed_VD=embedding, lm_head_VD=weights.get(LM_HEAD, embedding)
         )
+        self.batch_invariant = batch_invariant
         self.dtype = embedding.dtype
         self.device = embedding.device
         self._rotary = Rotary(geometry, self.device)
@@ -116,11 +123,21 @@ class TargetDecoder:
         return outputs
 
     @torch.no_grad()
-    def step(self, ids_BQ: Tensor, cache: KVCache, layers: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
+    def step(
+        self,
+        ids_BQ: Tensor,
+        cache: KVCache,
+        layers: tuple[int, ...] = (),
+        ancestry_BQQ: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Run Q new tokens after each of the cache rows 0..B-1.
 
         Keys and values are written after each row's length; the caller advances the lengths by as
-        many positions as it keeps.
+        many positions as it keeps. After a tree, `cache.compact` comes before that.
+
+        Args:
+            ancestry_BQQ: The new tokens are a tree: whether one is another's ancestor or itself. None: a
+                chain.
 
         Returns:
             features_BQLD and final_BQD.
@@ -134,7 +151,12 @@ class TargetDecoder:
         self._check_window(longest + 1)
         cache.reserve(rows, longest + queries)
         group = self.geometry.num_heads // self.geometry.num_kv_heads
-        attention = StepAttention(cache, rows, queries, group, self.device)
+        if ancestry_BQQ is None:
+            attention = StepAttention(cache, rows, queries, group, self.device)
+        elif self.batch_invariant:
+            attention = ExactTreeAttention(cache, ancestry_BQQ, group)
+        else:
+            attention = TreeAttention(cache, ancestry_BQQ, group)
         features_TLD, final_TD = self._forward(ids_BQ.flatten(), attention, layers)
         return features_TLD.unflatten(0, (rows, queries)), final_TD.unflatten(0, (rows, queries))
 

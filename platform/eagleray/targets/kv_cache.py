@@ -52,6 +52,19 @@ class KVCache:
         """Keep the next `positions` positions that a step wrote to a row."""
         self.lengths[row] += positions
 
+    def compact(self, path_BA: Tensor) -> None:
+        """Bring what a step wrote at places `path_BA` after the length of rows 0..B-1 to places 0..A-1.
+
+        Places of a row ascend.
+        """
+        rows, places = path_BA.shape
+        starts_B1 = torch.tensor(self.lengths[:rows], device=path_BA.device)[:, None]
+        rows_B1 = torch.arange(rows, device=path_BA.device)[:, None]
+        source_BA = starts_B1 + path_BA
+        destination_BA = starts_B1 + torch.arange(places, device=path_BA.device)
+        for tensor in (*self.keys, *self.values):
+            tensor[rows_B1, :, destination_BA] = tensor[rows_B1, :, source_BA]
+
     def move(self, source: int, destination: int) -> None:
         """Move the sequence of row `source` over row `destination`; `source` becomes empty."""
         length = self.lengths[source]

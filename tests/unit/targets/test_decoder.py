@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from eagleray.errors import ArtifactError, ConfigError
+from eagleray.speculation.trees import TokenTree
 from eagleray.targets.decoder import TargetDecoder
 
 LENGTHS = [40, 17, 1]
@@ -84,6 +85,60 @@ def test_a_moved_row_goes_on_where_it_was(llama):
     _, seen = decoder.step(ids[1:, 10:], cache)
     assert torch.equal(seen[0], expected[1])
     assert cache.lengths == [10, 0]
+
+
+# The anchor's children are 1 and 2; 2 goes on with 3 and 4, 4 with 5, and 1 with 6.
+PARENTS = [-1, -1, 1, 1, 3, 0]
+PATHS = [[0, 1, 6], [0, 2, 3], [0, 2, 4, 5]]
+
+
+def tree_step(decoder, cache, ids_BQ):
+    parents_BN = torch.tensor([PARENTS] * len(ids_BQ))
+    return decoder.step(ids_BQ, cache, (1,), TokenTree(ids_BQ[:, 1:], parents_BN).ancestry())
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_node_of_a_tree_sees_its_own_path(llama, exact):
+    """As if the path were a chain: bit by bit if the decoder is batch invariant, else to rounding."""
+    ids_BT, ids_BQ = random_ids(3, 30), random_ids(3, 7)
+    decoder = load(llama, batch_invariant=exact)
+    lengths = [20, 7, 30]
+    prompts_T = torch.cat([ids_BT[row, :length] for row, length in enumerate(lengths)])
+
+    def prefilled():
+        cache = decoder.new_cache(3, 64)
+        decoder.prefill(prompts_T, lengths, cache, 0)
+        return cache
+
+    branched = tree_step(decoder, prefilled(), ids_BQ)
+    for path in PATHS:
+        chained = decoder.step(ids_BQ[:, path], prefilled(), (1,))
+        for tree_BQ, chain_BQ in zip(branched, chained, strict=True):
+            if exact:
+                assert torch.equal(tree_BQ[:, path], chain_BQ)
+            else:
+                torch.testing.assert_close(tree_BQ[:, path], chain_BQ, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_an_accepted_path_becomes_part_of_its_row(llama, exact):
+    """Rows keep paths of their own, one of them shorter; all go on as if they had never branched."""
+    ids_BT, ids_BQ, next_B1 = random_ids(3, 9), random_ids(3, 7), random_ids(3, 1)
+    decoder = load(llama, batch_invariant=exact)
+    branched, chained = decoder.new_cache(3, 64), decoder.new_cache(3, 64)
+    for cache in (branched, chained):
+        decoder.prefill(ids_BT.flatten(), [9, 9, 9], cache, 0)
+    tree_step(decoder, branched, ids_BQ)
+    paths_BA = torch.tensor([[0, 2, 4, 5], [0, 1, 6, 6], [0, 2, 2, 2]])
+    branched.compact(paths_BA)
+    decoder.step(ids_BQ.gather(1, paths_BA), chained)
+    for cache in (branched, chained):
+        for row, kept in enumerate([4, 3, 2]):
+            cache.advance(row, kept)
+    (_, seen_B1D), (_, expected_B1D) = (decoder.step(next_B1, cache) for cache in (branched, chained))
+    if exact:
+        assert torch.equal(seen_B1D, expected_B1D)
+    torch.testing.assert_close(seen_B1D, expected_B1D, atol=1e-4, rtol=0)
 
 
 def test_growth_of_the_cache_leaves_the_bits_of_running_rows_alone(llama):
