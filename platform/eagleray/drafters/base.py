@@ -3,8 +3,9 @@
 Protocol of one decode, per row of a batch: after prefill, and after every verification, the
 engine calls `observe` with the target features of the newly committed positions and with the
 token that follows each of them; the last such token is the newest committed one (the anchor),
-whose own features do not exist yet. Then `draft` proposes the tokens after the anchor. A session
-owns whatever cache the drafter needs; rejected drafts never reach it, so nothing is rolled back.
+whose own features do not exist yet. Then `draft` or `draft_tree` proposes the tokens after the
+anchor. A session owns whatever cache the drafter needs; rejected drafts never reach it, so nothing
+is rolled back.
 
 Shapes: B batch rows, T sequence positions, Q newly committed positions (padded to the longest
 row), L tapped layers, D target width, V target vocabulary, K draft slots.
@@ -16,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+
+from eagleray.speculation.config import TreeSetting
+from eagleray.speculation.trees import TokenTree
 
 NO_DRAFT = -1
 """Fills the slots of a draft that a row has no proposal for."""
@@ -99,6 +103,13 @@ class DraftSession(ABC):
             int64 [num_rows, depth], target ids. A row that has less to propose fills its last slots with
             `NO_DRAFT`; they are not verified and count as not drafted.
         """
+
+    def draft_tree(self, num_rows: int, depth: int, tree: TreeSetting) -> TokenTree:
+        """Propose a tree of at most `depth` levels and `tree.nodes` nodes for each of rows 0..num_rows-1.
+
+        A drafter that does not branch gives its chain: `depth` nodes at most, in one line.
+        """
+        return TokenTree.chain(self.draft(num_rows, min(depth, tree.nodes)))
 
     @abstractmethod
     def reset(self, row: int) -> None:

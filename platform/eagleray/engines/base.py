@@ -14,7 +14,7 @@ from eagleray.corpus.prompt import AnswerOrigin
 from eagleray.drafters.base import DraftSource
 from eagleray.errors import EngineError
 from eagleray.speculation.acceptance import Cycle
-from eagleray.speculation.config import GREEDY, SamplingConfig
+from eagleray.speculation.config import GREEDY, SamplingConfig, TreeSetting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,10 +74,12 @@ class FailedRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class DraftSetting:
-    """How to draft: with what, and how many tokens per cycle (the draft depth, at least 1)."""
+    """How to draft: with what, and how many tokens deep in each cycle (at least 1)."""
 
     source: DraftSource
     depth: int
+    tree: TreeSetting | None = None
+    """How the draft may branch; None drafts chains."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,23 +3,25 @@
 Plain decoding and drafting are the same cycle; plain is a cycle of zero drafts. Active rows stay
 in front: when one finishes, the last row moves into its slot, in the cache and in the drafter's
 session alike.
-Shapes: B rows, T prompt tokens of all rows, Q positions of the longest row, P = K + 1 verified
-positions, K draft slots, L layers, D target width, V target vocabulary.
+Shapes: B rows, T prompt tokens of all rows, Q positions of the longest row, N draft nodes (slots of a
+chain), P = N + 1 verified positions, A positions of the longest accepted path, L layers, D target width.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from eagleray.drafters.base import NO_DRAFT, Committed, DraftSession
+from eagleray.drafters.base import Committed, DraftSession
 from eagleray.engines.base import DraftSetting
+from eagleray.engines.native.choosing import choose
+from eagleray.engines.native.drafts import ChainDraft, TreeDraft
 from eagleray.engines.native.rows import Row
 from eagleray.engines.native.stopwatch import Stopwatch
-from eagleray.speculation.sampling import draw, probabilities
-from eagleray.speculation.verification import verify_chain
+from eagleray.speculation.verification import ChainVerdict
 from eagleray.targets.decoder import TargetDecoder
 
 
@@ -46,6 +48,16 @@ def _places(wanted: tuple[int, ...], layers: tuple[int, ...]) -> slice | list[in
     return slice(None) if wanted == layers else [layers.index(layer) for layer in wanted]
 
 
+class Verified(NamedTuple):
+    """What the target made of a draft, along each row's accepted path; A covers the longest."""
+
+    accepted: list[int]
+    """Accepted draft tokens of each row."""
+    committed_BA: Tensor
+    features_BALD: Tensor
+    final_BAD: Tensor
+
+
 class RunningBatch:
     """Rows that are decoded together.
 
@@ -66,8 +78,9 @@ class RunningBatch:
         self._max_rows = max_rows
         self._decoder = decoder
         self._depth = draft.depth if draft else 0
+        self._tree = draft.tree if draft else None
         # Verification writes rejected drafts past the end of the longest sequence.
-        room = max_length + self._depth
+        room = max_length + (self._tree.nodes if self._tree else self._depth)
         self._cache = decoder.new_cache(max_rows, room)
         self._session: DraftSession | None = draft.source.open_session(max_rows, room) if draft else None
         self._taps = Taps.join(draft.source.tapped_layers if draft else (), capture_layers)
@@ -107,21 +120,17 @@ class RunningBatch:
     def cycle(self) -> int:
         """Draft and verify once for every row. Returns the tokens delivered."""
         with self._stopwatch.phase("draft"):
-            draft_BK, drafted = self._draft()
+            draft = self._draft()
         with self._stopwatch.phase("verify"):
-            anchors_B1 = torch.tensor([[row.anchor] for row in self.rows], device=self._decoder.device)
-            ids_BP = torch.cat([anchors_B1, draft_BK.clamp(min=0)], dim=1)
-            features_BPLD, final_BPD = self._decoder.step(ids_BP, self._cache, self._taps.layers)
-            verdict = verify_chain(draft_BK, choose(self._decoder.logits(final_BPD), self.rows))
-            accepted, committed = verdict.accepted_B.tolist(), verdict.committed_BP.tolist()
-        delivered = []
+            accepted, committed_BA, features_BALD, final_BAD = self._verify(draft)
+        delivered, committed = [], committed_BA.tolist()
         for slot, row in enumerate(self.rows):
-            kept = min(accepted[slot], drafted[slot])
-            delivered.append(row.commit(committed[slot][: kept + 1], drafted[slot]))
+            kept = min(accepted[slot], draft.levels[slot])
+            delivered.append(row.commit(committed[slot][: kept + 1], draft.levels[slot]))
             self._cache.advance(slot, delivered[slot])
-        self._keep(self.rows, features_BPLD, final_BPD, delivered)
+        self._keep(self.rows, features_BALD, final_BAD, delivered)
         with self._stopwatch.phase("draft"):
-            self._observe(0, delivered, features_BPLD, final_BPD, verdict.committed_BP)
+            self._observe(0, delivered, features_BALD, final_BAD, committed_BA)
         return sum(delivered)
 
     def release(self) -> list[Row]:
@@ -152,21 +161,35 @@ class RunningBatch:
             self._session.reset(last)
         return row
 
-    def _draft(self) -> tuple[Tensor, list[int]]:
-        """Proposals [B, K], and how many of each row's are to be judged; K is the largest of these."""
+    def _draft(self) -> ChainDraft | TreeDraft:
+        rows = len(self.rows)
         # The bonus token takes the last place, so a draft never fills the room that is left.
         limits = [min(self._depth, row.room - 1) for row in self.rows]
         if self._session is None or max(limits) == 0:
-            empty = torch.empty(len(self.rows), 0, dtype=torch.long, device=self._decoder.device)
-            return empty, [0] * len(self.rows)
+            return ChainDraft.nothing(rows, self._decoder.device)
         # Always at full depth: what a block drafter proposes for a slot depends on the slots after it, and
         # a row's drafts must not depend on how much room its neighbours have.
-        draft_BK = self._session.draft(len(self.rows), self._depth)
-        drafted = [
-            min(limit, ids.index(NO_DRAFT) if NO_DRAFT in ids else self._depth)
-            for limit, ids in zip(limits, draft_BK.tolist(), strict=True)
-        ]
-        return draft_BK[:, : max(drafted)], drafted
+        if self._tree is None:
+            return ChainDraft.within(self._session.draft(rows, self._depth), limits)
+        return TreeDraft.within(self._session.draft_tree(rows, self._depth, self._tree), limits)
+
+    def _verify(self, draft: ChainDraft | TreeDraft) -> Verified:
+        anchors_B1 = torch.tensor([[row.anchor] for row in self.rows], device=self._decoder.device)
+        ids_BP = torch.cat([anchors_B1, draft.ids_BN.clamp(min=0)], dim=1)
+        features_BPLD, final_BPD = self._decoder.step(
+            ids_BP, self._cache, self._taps.layers, draft.ancestry_BPP
+        )
+        verdict = draft.verify(choose(self._decoder.logits(final_BPD), self.rows, draft.depths_BP))
+        accepted = verdict.accepted_B.tolist()
+        if isinstance(verdict, ChainVerdict):
+            return Verified(accepted, verdict.committed_BP, features_BPLD, final_BPD)
+        path_BA = verdict.path_BP[:, : max(accepted) + 1]
+        self._cache.compact(path_BA)
+        slots_B1 = torch.arange(len(path_BA), device=path_BA.device)[:, None]
+        committed_BA = verdict.committed_BP[:, : path_BA.shape[1]]
+        return Verified(
+            accepted, committed_BA, features_BPLD[slots_B1, path_BA], final_BPD[slots_B1, path_BA]
+        )
 
     def _keep(
         self,
@@ -208,16 +231,3 @@ class RunningBatch:
                 counts_B=torch.tensor([counts[place] for place in running], device=device),
             )
         )
-
-
-def choose(logits_BPV: Tensor, rows: Sequence[Row]) -> Tensor:
-    """The target's token at the next P places of each row's answer, [B, P]: the likeliest, or a drawn one."""
-    chosen_BP = logits_BPV.argmax(dim=-1)
-    sampled = [place for place, row in enumerate(rows) if not row.sampling.greedy]
-    if sampled:
-        uniforms = [rows[place].uniforms(logits_BPV.shape[1]) for place in sampled]
-        chosen_BP[sampled] = draw(
-            probabilities(logits_BPV[sampled], [rows[place].sampling for place in sampled]),
-            torch.tensor(uniforms, dtype=torch.float64, device=logits_BPV.device),
-        )
-    return chosen_BP

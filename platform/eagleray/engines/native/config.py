@@ -29,4 +29,5 @@ class NativeEngineConfig(Settings):
 
     batch_invariant: bool = False
     """Give a row the same bits alone and in a verification, so that drafted answers equal plain ones with
-    certainty. False is faster at batch 1; answers can then differ where two logits tie to rounding."""
+    certainty. False is faster at batch 1, and reads a row once for a whole draft tree instead of once for
+    every node; answers can then differ where two logits tie to rounding."""

@@ -61,7 +61,7 @@ class Row:
 
         Args:
             verified_ids: Accepted draft tokens, then the bonus token.
-            drafted: Draft tokens that were verified for this row.
+            drafted: Draft tokens that were verified for this row, of a tree those on its deepest path.
 
         Returns:
             Tokens delivered, at least 1.
