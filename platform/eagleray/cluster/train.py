@@ -8,6 +8,7 @@ continues from the newest whole checkpoint.
 
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import ray
 import ray.train
 import torch
 import torch.distributed as dist
+from ray.exceptions import RayTaskError
 from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from torch import nn
@@ -23,10 +25,11 @@ from torch.nn.parallel import DistributedDataParallel
 from eagleray.cluster.context import RunContext
 from eagleray.cluster.stage import StageOutcome
 from eagleray.corpus.dataset import read_dataset
+from eagleray.corpus.sample import Sample
 from eagleray.corpus.storage import open_storage
 from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.folder import drafter_hash, export_drafter
-from eagleray.errors import ClusterError
+from eagleray.errors import ClusterError, EagleRayError
 from eagleray.files import write_json_atomically
 from eagleray.monitoring.memory import peak_rss_bytes
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
@@ -45,6 +48,7 @@ from eagleray.training.features import ColocatedFeatures, FeatureSource, StoredF
 from eagleray.training.held_out import keep_out, replay_depth
 from eagleray.training.loop import TrainingJob, load_best, train
 from eagleray.training.metrics_log import MetricsLog, thin_out
+from eagleray.training.parity_gate import GateOutcome, check_parity, gate_samples
 from eagleray.training.preflight import check_samples
 from eagleray.training.state import TrainingState
 from eagleray.training.vocabulary import supervised_counts
@@ -172,6 +176,39 @@ def open_features(work: TrainWork) -> tuple[FeatureSource, FrozenHeads]:
     return StoredFeatures(store, layers, cache=work.training.cache_features), load_heads(folder, dtype)
 
 
+def run_gate(work: TrainWork, samples: list[Sample]) -> GateOutcome:
+    """Put a fresh drafter through the parity gate, in a process that can hold the target."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    decoder = TargetDecoder.load(resolve_target(work.target), getattr(torch, work.target.dtype), device)
+    torch.manual_seed(work.training.seed)
+    drafter = build_trainable_drafter(
+        work.drafter, decoder.heads, supervised_counts(samples, decoder.geometry.vocab_size)
+    )
+    return check_parity(drafter.to(device), decoder, samples, work.training)
+
+
+def gate(work: TrainWork, samples: Sequence[Sample]) -> GateOutcome | None:
+    """Run the parity gate before the first step of a run; None where it has begun or the gate is off.
+
+    Raises:
+        NumericsError: Training step, export, drafting session or replay disagree.
+    """
+    chosen = gate_samples(samples)
+    begun = CheckpointFolder(work.run, work.training.keep_checkpoints).newest() is not None
+    if begun or not chosen or not work.training.parity_gate:
+        return None
+    task = ray.remote(run_gate).options(num_cpus=1, num_gpus=1 if _has_gpus(work) else 0, max_retries=1)
+    try:
+        outcome: GateOutcome = ray.get(task.remote(work, chosen))
+    except RayTaskError as error:
+        raise error.cause if isinstance(error.cause, EagleRayError) else error from None
+    return outcome
+
+
+def _has_gpus(work: TrainWork) -> bool:
+    return bool(ray.cluster_resources().get("GPU", 0) >= work.training.workers)
+
+
 def train_drafter(run: RunContext, label: str) -> StageOutcome:
     """Preflight, train and export one drafter of a run.
 
@@ -181,7 +218,7 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
     """
     section = run.recipe.drafters[label]
     manifest, samples = read_dataset(run.dataset)
-    _, truncation = check_samples(samples, run.geometry, section.training, f"drafters.{label}.training")
+    kept, truncation = check_samples(samples, run.geometry, section.training, f"drafters.{label}.training")
     folder = run.folder.training / label
     work = TrainWork(
         target=run.recipe.target,
@@ -205,6 +242,7 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
             [manifest.content_hash(), section.model_dump(mode="json"), run.identity.target_hash]
         ),
     )
+    passed = gate(work, kept)
     fit(work, label, run.listener)
     steps = MetricsLog(folder / METRICS).read()
     worker_facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
@@ -214,6 +252,7 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
             "label": label,
             "drafter_hash": drafter_hash(work.export),
             "num_parameters": worker_facts["num_parameters"],
+            "parity_gate": passed.model_dump() if passed else None,
             "replay": worker_facts["replay"],
             "truncation": truncation.model_dump(mode="json"),
             "training": {
@@ -232,7 +271,7 @@ def fit(work: TrainWork, label: str, listener: ProgressListener) -> None:
     Raises:
         ClusterError: It failed more often than `MAX_FAILURES`.
     """
-    use_gpu = ray.cluster_resources().get("GPU", 0) >= work.training.workers
+    use_gpu = _has_gpus(work)
     trainer = TorchTrainer(
         train_worker,
         train_loop_config=work.model_dump(mode="json"),

@@ -80,6 +80,10 @@ class TrainingConfig(Settings):
     replay_depth: int = Field(default=5, gt=0)
     """Draft depth of the trials, at most the drafter's own."""
 
+    parity_gate: bool = True
+    """Before a run's first step: learn one batch by heart, export, load, and hold the live decode to its
+    replay. Takes seconds, and one worker that can hold the target."""
+
     seed: int = Field(default=0, ge=0)
     """Drives initial weights, the order of sequences and every random choice of a step."""
 

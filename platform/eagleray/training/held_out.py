@@ -59,7 +59,7 @@ def replay_tau(
         for start in range(0, len(samples), ROWS):
             share = samples[start : start + ROWS]
             batch = collate(share, source, max_length=config.max_length, seed=0, device=device)
-            answers = [_last_answer(sample, batch, row) for row, sample in enumerate(share)]
+            answers = [_emitted(sample, batch, row) for row, sample in enumerate(share)]
             cycles += [cycle for answer in replay(drafter, answers, depth, max_rows=ROWS) for cycle in answer]
         tau.fill_(summarize(cycles).acceptance_length)
     if dist.is_initialized():
@@ -72,9 +72,13 @@ def replay_depth(drafter: TrainableDrafter, config: TrainingConfig) -> int:
     return min(config.replay_depth, drafter.max_depth or config.replay_depth)
 
 
-def _last_answer(sample: Sample, batch: TrainingBatch, row: int) -> EmittedAnswer:
-    length = int(batch.lengths_B[row])
-    start, end = [(start, min(end, length)) for start, end in sample.supervised if start < length][-1]
+def last_answer(sample: Sample, max_length: int) -> tuple[int, int]:
+    """Start and end of the last supervised span that begins within the training length."""
+    return [(start, min(end, max_length)) for start, end in sample.supervised if start < max_length][-1]
+
+
+def _emitted(sample: Sample, batch: TrainingBatch, row: int) -> EmittedAnswer:
+    start, end = last_answer(sample, int(batch.lengths_B[row]))
     return EmittedAnswer(
         ids_T=batch.ids_BT[row, :end],
         prompt_tokens=start,
