@@ -12,7 +12,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check soak clean engine-vllm
+.PHONY: help setup demo test check soak clean engine-vllm test-engines
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,7 +35,10 @@ check: $(READY) ## Lint, types and import fences
 	PYTHONPATH=platform $(BIN)/lint-imports
 
 test: check ## check, then every test that needs no GPU
-	$(BIN)/python -m pytest -m "not gpu and not slow"
+	$(BIN)/python -m pytest -m "not gpu and not slow and not engine"
+
+test-engines: $(READY) $(VLLM_READY) ## Train, export and serve drafters in vLLM, and hold every tau to the others
+	VLLM_ENV=$(VLLM_ENV) $(BIN)/python -m pytest -m engine
 
 soak: $(READY) ## The long kill suites
 	$(BIN)/python -m pytest -m slow

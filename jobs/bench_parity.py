@@ -1,0 +1,138 @@
+"""Bench: does a drafter accept as much in vLLM as in our engine, and in ours as in replay?
+
+`python -m jobs.bench_parity -r configs/parity.yaml` trains the drafters of the recipe where that is not
+done yet, serves each exported folder in vLLM, and writes `runs/bench/parity.json`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from eagleray.engines.native.config import NativeEngineConfig
+from eagleray.engines.vllm.config import VllmConfig
+from eagleray.recipe.loading import load_recipe
+from jobs import console
+from jobs.options import OverridesArgument, RecipeOption
+from jobs.runner import run_recipe
+
+if TYPE_CHECKING:
+    from eagleray.cluster.context import RunContext
+    from eagleray.engines.base import GenerationRequest
+    from eagleray.evaluation.parity import PromptParity
+    from jobs.bench import Figure
+
+THREADS = 1
+
+EnvironmentOption = Annotated[
+    Path, typer.Option(help="Environment that holds vLLM; `make engine-vllm` makes it.", envvar="VLLM_ENV")
+]
+DepthOption = Annotated[int, typer.Option(help="Tokens drafted per cycle.", min=1)]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    recipe: RecipeOption,
+    overrides: OverridesArgument = None,
+    environment: EnvironmentOption = Path(".venv-vllm"),
+    depth: DepthOption = 5,
+) -> None:
+    """Compare replay, native and vLLM on the held-out prompts of a recipe, at the same draft depth."""
+    run_recipe(recipe, overrides, None, ("distil", "train_"))
+    console.run(lambda _, out: _measure(recipe, overrides or (), environment, depth, out))
+
+
+def _measure(path: Path, overrides: Sequence[str], environment: Path, depth: int, out: Console) -> None:
+    # Imported late: a wrong recipe must cost a second, not the import of torch.
+    from eagleray.cluster.context import open_run
+    from eagleray.engines.vllm.command import METHODS
+    from jobs.bench import write_bench
+
+    run = open_run(load_recipe(path, overrides), lambda _: None)
+    native = NativeEngineConfig(threads=THREADS, batch_invariant=True)
+    served = VllmConfig(environment=environment, dtype=run.recipe.target.dtype, threads=THREADS)
+    labels = [label for label, section in run.recipe.drafters.items() if section.drafter.name in METHODS]
+    figures: dict[str, Figure] = {}
+    for label in labels:
+        out.print(f"[parity] {label}: replay, native and vLLM at depth {depth}", markup=False)
+        figures |= parity_figures(label, _compare(run, label, native, served, depth))
+    for name, figure in figures.items():
+        out.print(f"{name:<36} {figure.value:.4f}  {figure.low:.4f} to {figure.high:.4f}  n={figure.n}")
+    regime = {
+        "recipe": run.recipe.model_dump(mode="json"),
+        "depth": depth,
+        "native": native.model_dump(mode="json"),
+        "vllm": served.model_dump(mode="json"),
+    }
+    out.print(f"wrote {write_bench('parity', figures, regime)}")
+
+
+def _compare(
+    run: "RunContext", label: str, native: NativeEngineConfig, served: VllmConfig, depth: int
+) -> "list[PromptParity]":
+    from eagleray.drafters.folder import load_drafter
+    from eagleray.engines.base import DraftSetting
+    from eagleray.engines.catalog import build_engine
+    from eagleray.engines.vllm.command import ServedDrafter
+    from eagleray.engines.vllm.process import VllmServer
+    from eagleray.evaluation.parity import compare
+
+    engine = build_engine(native, run.target_folder, run.recipe.target.dtype)
+    folder = run.folder.drafter(label)
+    draft = DraftSetting(source=load_drafter(folder, engine.decoder.heads), depth=depth)
+    log = run.folder.path / "vllm" / f"{label}.log"
+    with VllmServer(served, run.target_folder, ServedDrafter(folder=folder, depth=depth), log) as server:
+        return compare(engine, server, draft, _requests(run))
+
+
+def _requests(run: "RunContext") -> "list[GenerationRequest]":
+    from eagleray.corpus.chat import ChatTemplate, render_prompts
+    from eagleray.engines.base import GenerationRequest
+    from eagleray.targets.loading import load_tokenizer
+
+    chat = ChatTemplate(load_tokenizer(run.target_folder), run.recipe.prompts.template_arguments)
+    return [
+        GenerationRequest(
+            request_id=rendered.prompt.prompt_id,
+            prompt_ids=rendered.prompt_ids,
+            max_new_tokens=run.recipe.evaluation.max_new_tokens,
+        )
+        for rendered in render_prompts(chat, run.held_out_prompts)[0]
+    ]
+
+
+def parity_figures(label: str, prompts: "Sequence[PromptParity]") -> "dict[str, Figure]":
+    """The figures of one drafter, with intervals over prompts."""
+    from eagleray.evaluation.parity import delivered_and_cycles, tau_ratio_of_sums
+    from jobs.bench import bootstrap_figure, ratio_figure
+
+    native = [delivered_and_cycles(prompt.native) for prompt in prompts]
+    ratios = {
+        measure: bootstrap_figure(
+            [(*delivered_and_cycles(cycles), *own) for cycles, own in zip(other, native, strict=True)],
+            tau_ratio_of_sums,
+            "ratio",
+        )
+        for measure, other in (
+            ("vllm_vs_native_tau_ratio", [prompt.served for prompt in prompts]),
+            ("replay_vs_native_tau_ratio", [prompt.replayed for prompt in prompts]),
+        )
+    }
+    shares = {
+        "greedy_exact_ratio": [prompt.same_ids for prompt in prompts],
+        "replay_same_cycles_ratio": [prompt.replayed == prompt.native for prompt in prompts],
+    }
+    figures = {
+        "native_tau": ratio_figure(native, "tokens per verification"),
+        **ratios,
+        **{name: ratio_figure([(held, 1) for held in rows], "ratio") for name, rows in shares.items()},
+    }
+    return {f"{label}.{name}": figure for name, figure in figures.items()}
+
+
+if __name__ == "__main__":
+    app()

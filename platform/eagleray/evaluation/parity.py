@@ -1,0 +1,62 @@
+"""One drafter, three measures of tau: replayed, decoded live by us, and served by another engine.
+
+They must agree. A gap between any two is a bug with a name: positions or layer ids off by one, a leaking
+mask, a lost vocabulary map.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from eagleray.engines.base import DraftSetting, GenerationRequest
+from eagleray.engines.native.engine import NativeEngine
+from eagleray.engines.replay import replay_generations
+from eagleray.engines.vllm.process import VllmServer
+from eagleray.evaluation.bootstrap import Floats, ratio_of_sums
+from eagleray.speculation.acceptance import Cycle
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptParity:
+    """What the three measures gave on one prompt."""
+
+    replayed: tuple[Cycle, ...]
+    native: tuple[Cycle, ...]
+    served: tuple[Cycle, ...]
+    same_ids: bool
+    """Plain, drafted and served answers are the same ids."""
+
+
+def compare(
+    native: NativeEngine, server: VllmServer, draft: DraftSetting, requests: Sequence[GenerationRequest]
+) -> list[PromptParity]:
+    """Answer every request in the native engine and on the server, and replay the answers.
+
+    Args:
+        server: Runs the exported folder of the same drafter at the same depth.
+    """
+    plain = native.generate(requests, capture_layers=draft.source.tapped_layers).generations
+    live = native.generate(requests, draft=draft).generations
+    replayed = replay_generations(draft, requests, plain)
+    with ThreadPoolExecutor(server.config.max_concurrency) as pool:
+        served = list(pool.map(lambda r: server.complete(r.prompt_ids, r.max_new_tokens), requests))
+    return [
+        PromptParity(
+            replayed=cycles,
+            native=decoded.cycles,
+            served=answer.cycles,
+            same_ids=undrafted.answer_ids == decoded.answer_ids == answer.answer_ids,
+        )
+        for undrafted, decoded, cycles, answer in zip(plain, live, replayed, served, strict=True)
+    ]
+
+
+def delivered_and_cycles(cycles: Sequence[Cycle]) -> tuple[int, int]:
+    """The two sums that tau is the ratio of."""
+    return sum(cycle.delivered for cycle in cycles), len(cycles)
+
+
+def tau_ratio_of_sums(sums_C: Floats) -> Floats:
+    """Tau over tau, from the columns delivered, cycles, delivered, cycles."""
+    upper, lower = ratio_of_sums(sums_C[..., :2]), ratio_of_sums(sums_C[..., 2:])
+    return upper / lower

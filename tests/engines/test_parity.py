@@ -1,0 +1,48 @@
+"""What the exported folders are worth in vLLM: as much as in our engine, and there as much as in replay."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.bench import Bench
+
+ROOT = Path(__file__).parents[2]
+DRAFTERS = ("eagle3", "dflash")
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """`runs/bench/parity.json`, made now."""
+    root = tmp_path_factory.mktemp("parity")
+    command = ["-m", "jobs.bench_parity", "--recipe", "configs/parity.yaml", f"run.root={root}"]
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    result = subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=False)
+    assert result.returncode == 0
+    return Bench.model_validate(json.loads((ROOT / "runs" / "bench" / "parity.json").read_text()))
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_three_measures_of_tau_agree(bench: Bench, drafter: str) -> None:
+    figures = {
+        name: bench.figures[f"{drafter}.{name}"]
+        for name in (
+            "native_tau",
+            "replay_vs_native_tau_ratio",
+            "replay_same_cycles_ratio",
+            "vllm_vs_native_tau_ratio",
+            "greedy_exact_ratio",
+        )
+    }
+    assert figures["native_tau"].n >= 40
+    # Drafts that are never right would agree by doing nothing.
+    assert figures["native_tau"].value > 1.3
+    assert figures["replay_same_cycles_ratio"].value == 1.0
+    assert figures["replay_vs_native_tau_ratio"].value == 1.0
+    assert figures["greedy_exact_ratio"].value == 1.0
+    assert figures["vllm_vs_native_tau_ratio"].value == pytest.approx(1.0, abs=0.02)
