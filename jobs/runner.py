@@ -55,6 +55,8 @@ def _run(
             f"this recipe has {', '.join(stage.name for stage in stages)}."
         )
     out.print(f"run folder {run.folder.path}")
+    for note in run.notes:
+        out.print(note, markup=False)
     if repair:
         print_repair(repair_run(run), out)
     with ray_session(min_cpus(recipe)):

@@ -1,24 +1,32 @@
 """Writing files so that a kill at any instant leaves the old content or the new, never a half."""
 
+import contextlib
 import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a file aside, flush it to disk, rename it over `path`, and flush the renaming."""
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a file aside to fill; after the block, flush it, rename it over `path`, and flush the renaming."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        write(aside)
+        yield aside
         flush(aside)
         os.replace(aside, path)
         flush(path.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a file aside that then replaces `path`."""
+    with replacing(path) as aside:
+        write(aside)
 
 
 def write_json_atomically(path: Path, content: Any) -> None:

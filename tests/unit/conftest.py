@@ -26,6 +26,7 @@ KEY = ContentKey(
     sampling="greedy",
     max_new_tokens=8,
     rows_per_shard=2,
+    window_prompts=1024,
 )
 
 

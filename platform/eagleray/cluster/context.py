@@ -2,19 +2,18 @@
 
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eagleray.corpus.accounting import Extent
 from eagleray.corpus.chat import ChatTemplate, render_prompts, template_hash, tokenizer_hash
 from eagleray.corpus.prompt import Prompt
-from eagleray.corpus.prompt_files import write_prompts, write_rejects
-from eagleray.corpus.prompts import build_prompts
+from eagleray.corpus.prompt_files import RejectTable
+from eagleray.corpus.prompt_table import PromptTable, write_table
+from eagleray.corpus.prompts import ReadingListener, build_prompts
 from eagleray.corpus.storage import Storage, open_storage
-from eagleray.distillation.planned import planned_extents
+from eagleray.distillation.planned import PlannedExtents, plan_extents
 from eagleray.files import write_json_atomically
-from eagleray.monitoring.progress import ProgressListener
+from eagleray.monitoring.progress import ProgressListener, ProgressMeter
 from eagleray.recipe.run_folder import RunFolder
 from eagleray.recipe.sections import PipelineRecipe
 from eagleray.targets.feature_store import bytes_per_token, feature_dtype
@@ -22,6 +21,8 @@ from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.identity import target_hash
 from eagleray.targets.loading import load_tokenizer, resolve_target
 from eagleray.training.preflight import check_feature_budget, check_feature_layers, check_planned
+
+MEGABYTE = 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +43,13 @@ class RunContext:
     target_folder: Path
     geometry: TargetGeometry
     identity: TargetIdentity
-    train_prompts: tuple[Prompt, ...]
+    train_prompts: PromptTable
     held_out_prompts: tuple[Prompt, ...]
     """Those that the chat template can show."""
     feature_layers: tuple[int, ...]
     """Union of the layers that the drafters tap: what is captured once for all of them."""
+    notes: tuple[str, ...]
+    """What a person should know of the checks."""
     listener: ProgressListener
 
     @property
@@ -71,25 +74,31 @@ def open_run(recipe: PipelineRecipe, listener: ProgressListener) -> RunContext:
         tapped = section.drafter.tapped_layers(geometry.num_layers)
         check_feature_layers(tapped, geometry, f"drafters.{label}.drafter.target_layer_ids")
         layers.update(tapped)
-    prompts = build_prompts(recipe.prompts)
     chat = ChatTemplate(load_tokenizer(target_folder), recipe.prompts.template_arguments)
     folder = RunFolder(run_root(recipe.run.root) / recipe.run.name)
-    planned = planned_extents(prompts.train, chat, recipe.distil, max_prompt_tokens(recipe, geometry))
+    prompts = build_prompts(
+        recipe.prompts,
+        recipe.distil.answers,
+        folder.train_prompts,
+        folder.rejected_prompts,
+        reading_listener(listener),
+    )
+    planned = plan_extents(prompts.train, chat, recipe.distil, max_prompt_tokens(recipe, geometry))
     for label, section in recipe.drafters.items():
-        check_planned(planned, section.training, f"drafters.{label}.training")
+        check_planned(planned.rows, section.training, f"drafters.{label}.training", planned.note)
     if recipe.distil.capture_features:
         _check_feature_budget(recipe, planned, len(layers), geometry, folder)
     held_out, not_shown = render_prompts(chat, prompts.held_out)
     write_json_atomically(folder.recipe, recipe.model_dump(mode="json"))
-    write_prompts(folder.train_prompts, prompts.train)
-    write_prompts(folder.held_out_prompts, prompts.held_out)
-    rejects = [*prompts.rejects, *not_shown]
-    write_rejects(folder.rejected_prompts, rejects)
+    write_table(folder.held_out_prompts, prompts.held_out)
+    with RejectTable(folder.not_shown_prompts) as rejects:
+        for reject in not_shown:
+            rejects.add(reject)
     counts = {
-        "train": len(prompts.train),
+        "train": prompts.train.rows,
         "held_out": len(held_out),
-        "rejects": len(rejects),
-        "duplicates": prompts.duplicates,
+        "rejects": prompts.train.rejects + len(not_shown),
+        "duplicates": prompts.train.duplicates,
     }
     write_json_atomically(folder.prompt_counts, counts)
     return RunContext(
@@ -105,8 +114,22 @@ def open_run(recipe: PipelineRecipe, listener: ProgressListener) -> RunContext:
         train_prompts=prompts.train,
         held_out_prompts=tuple(row.prompt for row in held_out),
         feature_layers=tuple(sorted(layers)),
+        notes=(f"{planned.note}preflight accounted for these",) if planned.note else (),
         listener=listener,
     )
+
+
+def reading_listener(listener: ProgressListener) -> ReadingListener:
+    """Shows the reading of prompt files as a stage of its own."""
+    meter: ProgressMeter | None = None
+
+    def tell(done_bytes: int, total_bytes: int) -> None:
+        nonlocal meter
+        if meter is None:
+            meter = ProgressMeter("prompts", total_bytes / MEGABYTE, "MB", listener)
+        meter.reach(done_bytes / MEGABYTE)
+
+    return tell
 
 
 def run_root(configured: Path) -> Path:
@@ -126,11 +149,11 @@ def max_prompt_tokens(recipe: PipelineRecipe, geometry: TargetGeometry) -> int:
 
 
 def _check_feature_budget(
-    recipe: PipelineRecipe, rows: Sequence[Extent], num_layers: int, geometry: TargetGeometry, run: RunFolder
+    recipe: PipelineRecipe, planned: PlannedExtents, num_layers: int, geometry: TargetGeometry, run: RunFolder
 ) -> None:
     token_bytes = bytes_per_token(num_layers, geometry.hidden_size, feature_dtype(recipe.feature_store))
     # What an earlier start stored has been taken from the free space already.
     stored_bytes = sum(path.stat().st_size for path in run.features.rglob("*.safetensors"))
     existing = next(path for path in (run.path, *run.path.parents) if path.exists())
     free_bytes = shutil.disk_usage(existing).free + stored_bytes
-    check_feature_budget(rows, token_bytes, recipe.feature_store, free_bytes)
+    check_feature_budget(planned.tokens, token_bytes, recipe.feature_store, free_bytes, planned.note)

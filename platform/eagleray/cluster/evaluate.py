@@ -180,9 +180,7 @@ def write_run_report(run: RunContext, stages: Sequence[StageRecord]) -> None:
     chat = ChatTemplate(load_tokenizer(run.target_folder), run.recipe.prompts.template_arguments)
     rendered, _ = render_prompts(chat, run.held_out_prompts)
     facts = RunFacts(
-        workloads=describe_workloads(
-            group_by_family(rendered), {prompt.category for prompt in run.train_prompts}
-        ),
+        workloads=describe_workloads(group_by_family(rendered), set(run.train_prompts.categories)),
         training={
             stage.facts["label"]: TrainingFacts.model_validate(stage.facts["training"])
             for stage in stages

@@ -15,9 +15,11 @@ from eagleray.cluster.stage import Stage, StageOutcome, run_stage
 from eagleray.cluster.train import train_drafter
 from eagleray.corpus.dataset import read_complete_manifest
 from eagleray.corpus.manifest import ContentKey
+from eagleray.corpus.prompt_table import prompts_hash
 from eagleray.corpus.storage import LocalFolder
 from eagleray.corpus.summary import summarise_dataset
-from eagleray.distillation.plan import ENCODER_VERSION, prompts_hash
+from eagleray.distillation.plan import ENCODER_VERSION
+from eagleray.monitoring.memory import peak_rss_bytes
 from eagleray.recipe.sections import PipelineRecipe
 from eagleray.recipe.stages import begin_stage, read_stage, reopen_stage
 from eagleray.settings import fingerprint
@@ -55,7 +57,7 @@ def content_key(run: RunContext) -> ContentKey:
     """Everything that the content of the dataset depends on."""
     return ContentKey(
         encoder_version=ENCODER_VERSION,
-        prompts_hash=prompts_hash(run.train_prompts, run.recipe.distil.answers),
+        prompts_hash=run.train_prompts.content_hash,
         target_hash=run.identity.target_hash,
         tokenizer_hash=run.identity.tokenizer_hash,
         template_hash=run.identity.template_hash,
@@ -67,6 +69,7 @@ def content_key(run: RunContext) -> ContentKey:
         sampling="greedy",
         max_new_tokens=run.recipe.distil.max_new_tokens,
         rows_per_shard=run.recipe.distil.rows_per_shard,
+        window_prompts=run.recipe.distil.window_prompts,
     )
 
 
@@ -76,6 +79,7 @@ def distil_work(run: RunContext) -> DistilWork:
         target=run.recipe.target,
         engine=run.recipe.engine,
         key=content_key(run),
+        prompts=run.train_prompts,
         dataset=run.dataset.address,
         features=run.folder.features if run.recipe.distil.capture_features else None,
         feature_layers=run.feature_layers,
@@ -101,9 +105,16 @@ def _distil_stage(run: RunContext) -> Stage:
     captures = run.recipe.distil.capture_features
 
     def work() -> StageOutcome:
-        manifest, peak = distil(run.train_prompts, distil_work(run), run.recipe.distil, run.listener)
-        summary = summarise_dataset(run.dataset, manifest)
-        return StageOutcome(peak_rss_bytes=peak, facts={"dataset": summary.model_dump(mode="json")})
+        made = distil(distil_work(run), run.recipe.distil, run.listener)
+        summary = summarise_dataset(run.dataset, made.manifest)
+        return StageOutcome(
+            peak_rss_bytes=max(made.worker_peak_rss_bytes, peak_rss_bytes()),
+            facts={
+                "dataset": summary.model_dump(mode="json"),
+                "worker_peak_rss_bytes": made.worker_peak_rss_bytes,
+                "driver_peak_rss_bytes": peak_rss_bytes(),
+            },
+        )
 
     return Stage(
         name=DISTIL,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from eagleray.corpus.config import AnswersFrom
+from eagleray.corpus.config import AnswersFrom, SupervisionConfig
 from eagleray.corpus.journal import (
     JOURNAL,
     JournalEntry,
@@ -58,6 +58,13 @@ class ContentKey(Settings):
     """the longest answer (distil.max_new_tokens)"""
     rows_per_shard: int
     """the partition into shards (distil.rows_per_shard)"""
+    window_prompts: int
+    """the prompts that are sorted by length together (distil.window_prompts)"""
+
+    @property
+    def supervision(self) -> SupervisionConfig:
+        """Which parts of the answers are learnt."""
+        return SupervisionConfig(turns=self.supervised_turns, thinking=self.supervised_thinking)
 
 
 class Manifest(Settings):

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from eagleray.corpus.config import AnswersFrom
+
 AnswerOrigin = Literal["target", "retokenised", "mismatched", "given"]
 """Where the ids of an answer come from: emitted by the target; its text tokenised again, which agrees with
 how many tokens it emitted, or does not; or given by whoever filled the input row (off-policy)."""
@@ -96,6 +98,11 @@ class Reject:
     origin: str
     """File and line, or the prompt's id."""
     reason: str
+
+
+def content_id(prompt: Prompt, answers: AnswersFrom) -> str:
+    """Hash of what a prompt contributes to a dataset: with kept answers, the answers too."""
+    return prompt.conversation_id if answers == "keep" else prompt.prompt_id
 
 
 def user_prompt(text: str, *, category: str, source: str, licence: str) -> Prompt:

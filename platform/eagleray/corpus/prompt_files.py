@@ -4,20 +4,29 @@ Reading is strict row by row and patient file by file: a row that cannot be a pr
 that names its place, and prompts plus rejects always equal the rows that were read.
 """
 
+import dataclasses
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from eagleray.corpus.inputs.base import BadRow, Row, RowError
 from eagleray.corpus.inputs.catalog import container_of, form_of
-from eagleray.corpus.inputs.opening import container_suffix, expand, open_rows
+from eagleray.corpus.inputs.opening import container_suffix, describe_file, expand, open_rows
 from eagleray.corpus.prompt import ASSISTANT, TOOL, Message, Prompt, Reject
 from eagleray.errors import DataError
-from eagleray.files import write_text_atomically
+from eagleray.files import replacing
+
+BytesListener = Callable[[int], None]
+"""Told now and then how many bytes of the files were read so far, as they lie on disk."""
+
+_TELL_ROWS = 256
 
 
-def read_prompts(path: str | Path, category: str, licence: str) -> Iterator[Prompt | Reject]:
+def read_prompts(
+    path: str | Path, category: str, licence: str, on_bytes: BytesListener | None = None
+) -> Iterator[Prompt | Reject]:
     """Stream the prompts of all files that a path or glob names, in the order of their names.
 
     Args:
@@ -28,16 +37,15 @@ def read_prompts(path: str | Path, category: str, licence: str) -> Iterator[Prom
         DataError: A file is missing or damaged, or not one row of all files is a prompt.
     """
     found, first_reject = False, None
-    for file in expand(str(path)):
-        for number, row in _read_rows(file):
-            origin = f"{file}:{number}"
-            try:
-                item: Prompt | Reject = _to_prompt(row, origin, category, licence)
-                found = True
-            except RowError as error:
-                item = Reject(origin=origin, reason=str(error))
-                first_reject = first_reject or item
-            yield item
+    for number, row, file in _read_files(expand(str(path)), on_bytes or (lambda _: None)):
+        origin = f"{file}:{number}"
+        try:
+            item: Prompt | Reject = _to_prompt(row, origin, category, licence)
+            found = True
+        except RowError as error:
+            item = Reject(origin=origin, reason=str(error))
+            first_reject = first_reject or item
+        yield item
     if not found:
         why = f"; first reason: {first_reject.origin}: {first_reject.reason}" if first_reject else ""
         raise DataError(
@@ -46,23 +54,58 @@ def read_prompts(path: str | Path, category: str, licence: str) -> Iterator[Prom
         )
 
 
-def write_prompts(path: Path, prompts: Iterable[Prompt]) -> None:
-    """Write prompts so that a kill at any instant leaves the old file or the new one, never half of one."""
-    text = "".join(json.dumps(_to_row(prompt), ensure_ascii=False) + "\n" for prompt in prompts)
-    write_text_atomically(path, text)
+def spell_prompt(prompt: Prompt) -> str:
+    """One line of a file that `read_prompts` reads, and `parse_prompt` alike."""
+    return json.dumps(_to_row(prompt), ensure_ascii=False) + "\n"
 
 
-def write_rejects(path: Path, rejects: Iterable[Reject]) -> None:
-    """Write the reject table: one JSON object a line, with `origin` and `reason`."""
-    rows = ({"origin": reject.origin, "reason": reject.reason} for reject in rejects)
-    write_text_atomically(path, "".join(json.dumps(row) + "\n" for row in rows))
+def parse_prompt(line: bytes) -> Prompt:
+    """Read a line that `spell_prompt` wrote."""
+    row = json.loads(line)
+    return dataclasses.replace(_to_prompt(row, "", "", ""), repeat=row.get("repeat", 0))
 
 
-def _read_rows(file: str) -> Iterator[tuple[int, Row | BadRow]]:
+class RejectTable:
+    """A file of rejects, written row by row within a `with` block: one JSON object a line, with `origin` and
+    `reason`. It replaces the old one at the end of the block."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.rows = 0
+        self._files = ExitStack()
+
+    def __enter__(self) -> "RejectTable":
+        aside = self._files.enter_context(replacing(self.path))
+        self._stream = self._files.enter_context(aside.open("w", encoding="utf-8"))
+        return self
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._files.__exit__(*error)
+
+    def add(self, reject: Reject) -> None:
+        """Write the next row."""
+        row = {"origin": reject.origin, "reason": reject.reason}
+        self._stream.write(json.dumps(row) + "\n")
+        self.rows += 1
+
+
+def _read_files(files: Sequence[str], on_bytes: BytesListener) -> Iterator[tuple[int, Row | BadRow, str]]:
+    done_bytes = 0
+    for file in files:
+        for rows, (number, row, read_bytes) in enumerate(_read_rows(file)):
+            if rows % _TELL_ROWS == 0:
+                on_bytes(done_bytes + read_bytes)
+            yield number, row, file
+        done_bytes += describe_file(file).size_bytes
+        on_bytes(done_bytes)
+
+
+def _read_rows(file: str) -> Iterator[tuple[int, Row | BadRow, int]]:
     container = container_of(container_suffix(file), file)
-    with open_rows(file, seekable=container.seekable) as stream:
+    with open_rows(file, seekable=container.seekable) as (stream, position):
         try:
-            yield from container.rows(stream)
+            for number, row in container.rows(stream):
+                yield number, row, position()
         except RowError:
             raise
         except DataError as error:
@@ -122,6 +165,7 @@ def _to_row(prompt: Prompt) -> dict[str, Any]:
     optional = {
         "tools": json.loads(prompt.tools) if prompt.tools else None,
         "finish_reason": prompt.given_finish_reason if prompt.given_finish_reason != "stop" else None,
+        "repeat": prompt.repeat or None,
     }
     return {
         "prompt_id": prompt.prompt_id,

@@ -3,7 +3,7 @@
 Both give the same thing, training sequences per prompt, so that what follows need not know which it was.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from eagleray.corpus.manifest import ContentKey
 from eagleray.corpus.prompt import AnswerOrigin, Prompt, Reject
 from eagleray.corpus.supervision import TrainingSequence, to_sequences
 from eagleray.distillation.dialogue import Dialogue
+from eagleray.distillation.plan import ShardJob
 from eagleray.engines.base import CapturedFeatures, Engine, GenerationRequest
 
 NOTHING_TO_LEARN = "no supervised tokens"
@@ -43,11 +44,10 @@ class AnswerSource(Protocol):
     origin: AnswerOrigin
     chat: ChatTemplate
 
-    def answer(self, prompts: Sequence[Prompt], on_progress: Callable[[int], None] | None = None) -> Answers:
-        """Answer every prompt, or say why not.
+    def answer(self, jobs: Iterable[ShardJob]) -> Iterator[tuple[ShardJob, Answers]]:
+        """Answer every prompt of every job, or say why not.
 
-        Args:
-            on_progress: Called now and then with the number of tokens answered since.
+        Jobs are taken as there is room, and each is given back once its last prompt has its answer.
         """
         ...
 
@@ -61,26 +61,27 @@ class TargetAnswers:
         self,
         engine: Engine,
         chat: ChatTemplate,
-        supervision: SupervisionConfig,
-        max_new_tokens: int,
+        key: ContentKey,
         max_prompt_tokens: int,
         capture_layers: tuple[int, ...] | None = None,
     ):
         self.engine = engine
         self.chat = chat
-        self.supervision = supervision
-        self.max_new_tokens = max_new_tokens
+        self.key = key
         self.max_prompt_tokens = max_prompt_tokens
         self.capture_layers = capture_layers
 
-    def answer(self, prompts: Sequence[Prompt], on_progress: Callable[[int], None] | None = None) -> Answers:
-        """Answer every prompt. A turn that cannot be asked ends its dialogue, never that of others."""
+    def answer(self, jobs: Iterable[ShardJob]) -> Iterator[tuple[ShardJob, Answers]]:
+        """Answer job after job. A turn that cannot be asked ends its dialogue, never that of others."""
+        for job in jobs:
+            yield job, self._answer(job.prompts)
+
+    def _answer(self, prompts: Sequence[Prompt]) -> Answers:
         dialogues = [Dialogue(prompt, self.chat, self.max_prompt_tokens) for prompt in prompts]
         while asking := [dialogue for dialogue in dialogues if dialogue.ask()]:
             run = self.engine.generate(
                 [self._request(dialogue) for dialogue in asking],
                 capture_layers=self.capture_layers,
-                on_progress=on_progress,
             )
             for dialogue, generation in zip(asking, run.generations, strict=True):
                 dialogue.take(generation)
@@ -92,11 +93,11 @@ class TargetAnswers:
         return GenerationRequest(
             request_id=f"{dialogue.prompt.prompt_id}-{len(dialogue.turns)}",
             prompt_ids=dialogue.request_ids,
-            max_new_tokens=self.max_new_tokens,
+            max_new_tokens=self.key.max_new_tokens,
         )
 
     def _learn(self, dialogue: Dialogue) -> AnsweredPrompt:
-        sequences = to_sequences(dialogue.turns, self.supervision)
+        sequences = to_sequences(dialogue.turns, self.key.supervision)
         return AnsweredPrompt(
             prompt=dialogue.prompt,
             sequences=tuple(sequences),
@@ -115,43 +116,32 @@ class GivenAnswers:
         self.supervision = supervision
         self.max_tokens = max_tokens
 
-    def answer(self, prompts: Sequence[Prompt], on_progress: Callable[[int], None] | None = None) -> Answers:
+    def answer(self, jobs: Iterable[ShardJob]) -> Iterator[tuple[ShardJob, Answers]]:
+        """Encode the answers of job after job."""
+        for job in jobs:
+            yield job, self.encode(job.prompts)
+
+    def encode(self, prompts: Iterable[Prompt]) -> Answers:
         """Encode the answer of every prompt."""
         answered: list[AnsweredPrompt] = []
         failed: list[tuple[Prompt, str]] = []
         for prompt in prompts:
             try:
-                sequences = self._encode(prompt)
+                sequences = self._sequences(prompt)
             except RenderError as error:
                 failed.append((prompt, str(error)))
                 continue
             answered.append(
                 AnsweredPrompt(prompt=prompt, sequences=sequences, captured=(None,) * len(sequences))
             )
-            if on_progress:
-                on_progress(sum(sequence.answer_tokens for sequence in sequences))
         return _sort_out(answered, failed)
 
-    def _encode(self, prompt: Prompt) -> tuple[TrainingSequence, ...]:
+    def _sequences(self, prompt: Prompt) -> tuple[TrainingSequence, ...]:
         sequences = to_sequences(given_turns(self.chat, prompt), self.supervision)
         longest = max((len(sequence.input_ids) for sequence in sequences), default=0)
         if longest > self.max_tokens:
             raise RenderError(f"the conversation has {longest} tokens; at most {self.max_tokens} fit")
         return tuple(sequences)
-
-
-def answer_source(
-    key: ContentKey,
-    chat: ChatTemplate,
-    engine: Engine,
-    max_prompt_tokens: int,
-    capture_layers: tuple[int, ...] | None,
-) -> AnswerSource:
-    """The source of answers that a content key asks for."""
-    supervision = SupervisionConfig(turns=key.supervised_turns, thinking=key.supervised_thinking)
-    if key.answers == "keep":
-        return GivenAnswers(chat, supervision, max_prompt_tokens + key.max_new_tokens)
-    return TargetAnswers(engine, chat, supervision, key.max_new_tokens, max_prompt_tokens, capture_layers)
 
 
 def _sort_out(answered: Sequence[AnsweredPrompt], failed: Sequence[tuple[Prompt, str]]) -> Answers:

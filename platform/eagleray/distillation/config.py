@@ -21,11 +21,15 @@ class DistilConfig(Settings):
     """Longest answer, in tokens. Answers cut here are counted and get no invented end token."""
 
     rows_per_shard: int = Field(default=32, ge=1)
-    """Prompts per shard: the unit that is generated, published and, after a kill, redone."""
+    """Prompts per shard: the unit that is published and, after a kill, redone."""
+
+    window_prompts: int = Field(default=2048, ge=1)
+    """Prompts that are sorted by length together before they are cut into shards, so that what is generated
+    together is of like length. This many prompts are held by a worker at a time."""
 
     dataset: str | None = None
     """Where the dataset lies, if not in the run's folder: a path or a storage address of its own, such as
-    `s3://bucket/datasets/mine`. With one, nothing but features needs a disk that all machines share."""
+    `s3://bucket/datasets/mine`. Prompts and features stay in the run's folder."""
 
     workers: int = Field(default=2, ge=1)
     """Engine processes. Each takes `cpus_per_worker` cores and as many threads."""

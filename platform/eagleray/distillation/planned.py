@@ -4,18 +4,54 @@ Kept answers are encoded, so their extents are exact. Answers that the target wi
 as long as they may be, turn after turn, so the true samples are never longer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from eagleray.corpus.accounting import Extent
 from eagleray.corpus.chat import ChatTemplate, RenderError
 from eagleray.corpus.prompt import ASSISTANT, Message, Prompt
+from eagleray.corpus.prompt_table import PromptTable
 from eagleray.distillation.answers import GivenAnswers
 from eagleray.distillation.config import DistilConfig
 from eagleray.distillation.dialogue import requests_of
 
+MAX_PLANNED = 20_000
+"""Prompts whose extents are planned; of more prompts, a uniform sample speaks for all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedExtents:
+    """What prompts can give."""
+
+    rows: list[Extent]
+    planned_prompts: int
+    all_prompts: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all prompts and answers, exact or scaled up from the sample."""
+        planned = sum(row.tokens for row in self.rows)
+        return round(planned * self.all_prompts / max(1, self.planned_prompts))
+
+    @property
+    def note(self) -> str:
+        """What a figure from these rows must say of them; empty if they are of all prompts."""
+        if self.planned_prompts == self.all_prompts:
+            return ""
+        return f"By a uniform sample of {self.planned_prompts:,} of {self.all_prompts:,} prompts: "
+
+
+def plan_extents(
+    prompts: PromptTable, chat: ChatTemplate, config: DistilConfig, max_prompt_tokens: int
+) -> PlannedExtents:
+    """Plan all prompts, or a sample of `MAX_PLANNED` of them that is the same at every start."""
+    rows = planned_extents(prompts.sample(MAX_PLANNED), chat, config, max_prompt_tokens)
+    planned = min(prompts.rows, MAX_PLANNED)
+    return PlannedExtents(rows=rows, planned_prompts=planned, all_prompts=prompts.rows)
+
 
 def planned_extents(
-    prompts: Sequence[Prompt], chat: ChatTemplate, config: DistilConfig, max_prompt_tokens: int
+    prompts: Iterable[Prompt], chat: ChatTemplate, config: DistilConfig, max_prompt_tokens: int
 ) -> list[Extent]:
     """Extents of what the prompts can give; prompts that will be rejected have none."""
     if config.answers == "keep":
@@ -24,7 +60,7 @@ def planned_extents(
             Extent(
                 category=one.prompt.category, tokens=len(sequence.input_ids), supervised=sequence.supervised
             )
-            for one in given.answer(prompts).answered
+            for one in given.encode(prompts).answered
             for sequence in one.sequences
         ]
     extents = (_planned_dialogue(prompt, chat, config, max_prompt_tokens) for prompt in prompts)

@@ -32,8 +32,13 @@ class RunFolder:
 
     @property
     def rejected_prompts(self) -> Path:
-        """Rows that gave no prompt, duplicates, and held-out prompts that the target cannot be shown."""
+        """Rows that gave no prompt, and duplicates."""
         return self.path / "prompts" / "rejects.jsonl"
+
+    @property
+    def not_shown_prompts(self) -> Path:
+        """Held-out prompts that the target cannot be shown."""
+        return self.path / "prompts" / "not_shown.jsonl"
 
     @property
     def prompt_counts(self) -> Path:

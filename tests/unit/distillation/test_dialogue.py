@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from eagleray.corpus.chat import ChatTemplate
-from eagleray.corpus.config import SupervisionConfig
 from eagleray.corpus.prompt import Message, Prompt, ToolCall
 from eagleray.distillation.answers import Answers, TargetAnswers
 from eagleray.distillation.dialogue import requests_of
+from eagleray.distillation.plan import ShardJob
 from eagleray.engines.base import EngineTimes, Generation, GenerationRequest, GenerationRun
+from tests.unit import conftest
 
 SYSTEM, A, B, C = Message("system", "S"), Message("user", "A?"), Message("user", "B?"), Message("user", "C?")
 OLD = Message("assistant", "old answer")
@@ -56,9 +57,10 @@ def _prompt(*messages: Message) -> Prompt:
     return Prompt(messages=messages, category="c", source="s", licence="l")
 
 
-def _answer(engine: ScriptedEngine, *prompts: Prompt, max_prompt_tokens: int = 500, **config: Any) -> Answers:
-    source = TargetAnswers(engine, engine.chat, SupervisionConfig(**config), 9, max_prompt_tokens)
-    return source.answer(prompts)
+def _answer(engine: ScriptedEngine, *prompts: Prompt, max_prompt_tokens: int = 500, **key: Any) -> Answers:
+    source = TargetAnswers(engine, engine.chat, conftest.KEY.model_copy(update=key), max_prompt_tokens)
+    ((_, answers),) = source.answer([ShardJob(index=0, prompts=prompts)])
+    return answers
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_the_targets_own_answers_are_the_history(chat: ChatTemplate) -> None:
 
 def test_learning_the_last_turn_still_asks_them_all(chat: ChatTemplate) -> None:
     engine = ScriptedEngine(chat, "new one", "new two")
-    (answered,) = _answer(engine, _prompt(A, OLD, B), turns="last").answered
+    (answered,) = _answer(engine, _prompt(A, OLD, B), supervised_turns="last").answered
     (sequence,) = answered.sequences
     assert [chat.decode(sequence.input_ids[start:end]) for start, end in sequence.supervised] == [
         "new two<|im_end|>"
@@ -130,7 +132,7 @@ def test_a_turn_that_no_longer_fits_ends_its_dialogue_with_what_was_answered(cha
 
 def test_an_answer_of_thoughts_alone_is_a_reject_if_thoughts_are_not_learnt(chat: ChatTemplate) -> None:
     engine = ScriptedEngine(chat, "<think>and on and on~", "<think>Hm.</think> Yes.")
-    answers = _answer(engine, _prompt(A), _prompt(B), thinking=False)
+    answers = _answer(engine, _prompt(A), _prompt(B), supervised_thinking=False)
     assert [reject.reason for reject in answers.rejects] == ["no supervised tokens"]
     (sequence,) = answers.answered[0].sequences
     (span,) = sequence.supervised

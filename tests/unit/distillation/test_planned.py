@@ -1,5 +1,6 @@
 """Planned extents bound what the target can give, and are exact for answers that are kept."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +9,12 @@ from eagleray.corpus.accounting import Extent
 from eagleray.corpus.chat import ChatTemplate
 from eagleray.corpus.manifest import ContentKey
 from eagleray.corpus.prompt import Message, Prompt
-from eagleray.distillation.answers import GivenAnswers, answer_source
+from eagleray.corpus.prompt_table import write_table
+from eagleray.distillation import planned as planned_module
+from eagleray.distillation.answers import GivenAnswers, TargetAnswers
 from eagleray.distillation.config import DistilConfig
-from eagleray.distillation.planned import planned_extents
+from eagleray.distillation.plan import ShardJob
+from eagleray.distillation.planned import plan_extents, planned_extents
 from eagleray.engines.native.engine import NativeEngine
 
 
@@ -50,8 +54,9 @@ def test_no_answer_of_several_turns_is_longer_than_planned(
     config = DistilConfig(max_new_tokens=content_key.max_new_tokens)
     planned = planned_extents(prompts, chat, config, 200)
     assert [len(extent.supervised) for extent in planned] == [2, 3]
-    answers = answer_source(content_key, chat, tiny_engine, 200, None).answer(prompts).answered
-    for extent, answered in zip(planned, answers, strict=True):
+    job = ShardJob(index=0, prompts=tuple(prompts))
+    ((_, answers),) = TargetAnswers(tiny_engine, chat, content_key, 200).answer([job])
+    for extent, answered in zip(planned, answers.answered, strict=True):
         for sequence in answered.sequences:
             assert len(sequence.input_ids) <= extent.tokens
             for (start, end), (planned_start, planned_end) in zip(
@@ -71,7 +76,7 @@ def test_kept_answers_are_planned_exactly(chat: ChatTemplate) -> None:
     prompts = [conversation("Hi", given="Ok."), conversation("Without an answer")]
     config = DistilConfig(answers="keep", capture_features=False)
     (extent,) = planned_extents(prompts, chat, config, 200)
-    answers = GivenAnswers(chat, config.supervision, 1000).answer(prompts)
+    answers = GivenAnswers(chat, config.supervision, 1000).encode(prompts)
     (sequence,) = answers.answered[0].sequences
     assert (extent.tokens, extent.supervised) == (len(sequence.input_ids), sequence.supervised)
     # Field case: of 35 ids the answer's two and its end of turn are supervised.
@@ -80,3 +85,18 @@ def test_kept_answers_are_planned_exactly(chat: ChatTemplate) -> None:
 
 def test_a_prompt_that_will_be_rejected_is_not_planned(chat: ChatTemplate) -> None:
     assert planned_extents([conversation("word " * 150)], chat, DistilConfig(), 100) == []
+
+
+def test_many_prompts_are_planned_by_a_sample_that_says_so_and_is_scaled_up(
+    chat: ChatTemplate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = write_table(tmp_path / "p.jsonl", [conversation(f"Hi {n % 10}") for n in range(200)])
+    config = DistilConfig(max_new_tokens=8)
+    every = plan_extents(table, chat, config, 200)
+    assert (len(every.rows), every.note) == (200, "")
+    monkeypatch.setattr(planned_module, "MAX_PLANNED", 50)
+    sampled = plan_extents(table, chat, config, 200)
+    assert len(sampled.rows) == 50
+    assert sampled.note == "By a uniform sample of 50 of 200 prompts: "
+    # Every prompt renders to as many tokens.
+    assert sampled.tokens == every.tokens

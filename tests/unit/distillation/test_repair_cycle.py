@@ -5,16 +5,15 @@ from typing import Any
 
 from eagleray.cluster.repair import repair_dataset
 from eagleray.corpus.chat import ChatTemplate
-from eagleray.corpus.journal import JournalEntry, publish_entry
 from eagleray.corpus.manifest import ContentKey, Manifest, open_manifest
 from eagleray.corpus.prompt import user_prompt
+from eagleray.corpus.prompt_table import write_table
 from eagleray.corpus.shards import read_shard
 from eagleray.corpus.storage import LocalFolder
-from eagleray.distillation.answers import answer_source
-from eagleray.distillation.plan import plan_shards
+from eagleray.distillation.answers import TargetAnswers
+from eagleray.distillation.plan import ShardPlan
 from eagleray.distillation.shard_distiller import ShardDistiller
 from eagleray.engines.native.engine import NativeEngine
-from eagleray.settings import fingerprint
 from eagleray.targets.feature_store import FeatureStore
 from eagleray.training.feature_audit import FeatureAudit
 
@@ -27,16 +26,14 @@ def distil_missing(
     engine: NativeEngine, tokenizer: Any, key: ContentKey, storage: LocalFolder, store: FeatureStore
 ) -> list[int]:
     """Make what is missing, as the distil job does; returns which shards that were."""
-    jobs = plan_shards(PROMPTS, key.rows_per_shard)
-    manifest = open_manifest(storage, Manifest(key=key, planned_shards=len(jobs), planned_rows=len(PROMPTS)))
-    missing = manifest.missing()
-    answers = answer_source(key, ChatTemplate(tokenizer), engine, 200, store.layers)
+    plan = ShardPlan(rows=len(PROMPTS), rows_per_shard=key.rows_per_shard, window_rows=key.window_prompts)
+    missing = open_manifest(storage, _begun(key)).missing()
+    answers = TargetAnswers(engine, ChatTemplate(tokenizer), key, 200, store.layers)
     audit = FeatureAudit(store, engine.decoder, 1.0)
-    for index in missing:
-        shard = ShardDistiller(answers, key, storage, store).distil(jobs[index])
-        audit.check(read_shard(storage, shard).samples)
-        publish_entry(storage, JournalEntry(dataset=fingerprint(key), index=index, shard=shard))
-    return missing
+    distiller = ShardDistiller(answers, key, storage, store, audit.check)
+    table = write_table(storage.path.parent / "prompts.jsonl", PROMPTS)
+    # One by one: in other company the last bits of a feature may differ.
+    return [entry.index for one in missing for entry in distiller.publish_missing(table, plan, [one])]
 
 
 def flip(path: Path) -> None:

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from eagleray.corpus.config import SupervisionConfig
 from eagleray.corpus.given_answers import given_turns
 from eagleray.corpus.prompt import AnswerOrigin, Message, Prompt, Reject, user_prompt
 from eagleray.corpus.prompt_files import read_prompts
+from eagleray.corpus.prompt_table import write_table
 from eagleray.corpus.shards import Shard, ShardRecord, read_shard
 from eagleray.corpus.storage import LocalFolder
 from eagleray.corpus.supervision import to_sequences
-from eagleray.distillation.answers import AnsweredPrompt, Answers, answer_source
+from eagleray.distillation.answers import AnsweredPrompt, Answers, AnswerSource, GivenAnswers, TargetAnswers
 from eagleray.distillation.config import DistilConfig
-from eagleray.distillation.plan import ShardJob, plan_shards, sample_id
+from eagleray.distillation.plan import ShardJob, ShardPlan, sample_id
 from eagleray.distillation.shard_distiller import ShardDistiller
 from eagleray.engines.native.engine import NativeEngine
 from eagleray.errors import ConfigError
@@ -38,6 +40,13 @@ def read(folder: Path, record: ShardRecord) -> Shard:
     return read_shard(LocalFolder(folder), record)
 
 
+def make(work: ShardDistiller, job: ShardJob) -> ShardRecord:
+    """Make one shard and return what its journal entry says."""
+    (entry,) = work.publish([job])
+    assert entry.index == job.index
+    return entry.shard
+
+
 def distiller(
     engine: NativeEngine,
     tokenizer: Any,
@@ -48,14 +57,17 @@ def distiller(
 ) -> ShardDistiller:
     key = KEY.model_copy(update=changes)
     layers = features.layers if features else None
-    answers = answer_source(key, ChatTemplate(tokenizer), engine, max_prompt_tokens, layers)
+    chat = ChatTemplate(tokenizer)
+    answers: AnswerSource = TargetAnswers(engine, chat, key, max_prompt_tokens, layers)
+    if key.answers == "keep":
+        answers = GivenAnswers(chat, key.supervision, max_prompt_tokens + key.max_new_tokens)
     return ShardDistiller(answers, key, LocalFolder(folder), features)
 
 
 def test_the_supervised_span_is_exactly_what_the_engine_emitted(
     tiny_engine: NativeEngine, tokenizer: Any, tmp_path: Path
 ) -> None:
-    record = distiller(tiny_engine, tokenizer, tmp_path).distil(ShardJob(index=0, prompts=tuple(PROMPTS)))
+    record = make(distiller(tiny_engine, tokenizer, tmp_path), ShardJob(index=0, prompts=tuple(PROMPTS)))
     samples = read(tmp_path, record).samples
     assert len(samples) == 5
     for sample, asked in zip(samples, PROMPTS, strict=True):
@@ -75,7 +87,7 @@ def test_a_bad_prompt_becomes_a_reject_and_the_others_are_answered(
     tiny_engine: NativeEngine, tokenizer: Any, tmp_path: Path
 ) -> None:
     job = ShardJob(index=3, prompts=(PROMPTS[0], prompt("word " * 150), PROMPTS[1]))
-    record = distiller(tiny_engine, tokenizer, tmp_path, max_prompt_tokens=100).distil(job)
+    record = make(distiller(tiny_engine, tokenizer, tmp_path, max_prompt_tokens=100), job)
     assert record.rows == 2
     assert [reject.reason for reject in read(tmp_path, record).rejects] == [
         f"the prompt has {len(tokenizer('word ' * 150).input_ids) + 30} tokens; at most 100 fit"
@@ -86,8 +98,8 @@ def test_making_a_shard_again_gives_the_same_bytes_and_ids(
     tiny_engine: NativeEngine, tokenizer: Any, tmp_path: Path
 ) -> None:
     job = ShardJob(index=0, prompts=tuple(PROMPTS))
-    first = distiller(tiny_engine, tokenizer, tmp_path / "a").distil(job)
-    again = distiller(tiny_engine, tokenizer, tmp_path / "b").distil(job)
+    first = make(distiller(tiny_engine, tokenizer, tmp_path / "a"), job)
+    again = make(distiller(tiny_engine, tokenizer, tmp_path / "b"), job)
     assert first == again
 
 
@@ -95,8 +107,8 @@ def test_stored_features_are_those_of_a_forward_over_the_whole_sequence(
     tiny_engine: NativeEngine, tokenizer: Any, tmp_path: Path
 ) -> None:
     store = FeatureStore(tmp_path / "features", (0, 2), torch.float32)
-    record = distiller(tiny_engine, tokenizer, tmp_path, features=store).distil(
-        ShardJob(index=0, prompts=tuple(PROMPTS))
+    record = make(
+        distiller(tiny_engine, tokenizer, tmp_path, features=store), ShardJob(index=0, prompts=tuple(PROMPTS))
     )
     for sample in read(tmp_path, record).samples:
         tokens = len(sample.input_ids) - 1
@@ -105,15 +117,6 @@ def test_stored_features_are_those_of_a_forward_over_the_whole_sequence(
         expected_BTLD, expected_BTD = tiny_engine.decoder.capture(ids_BT, lengths_B, (0, 2))
         torch.testing.assert_close(features_TLD, expected_BTLD[0], atol=1e-4, rtol=0)
         torch.testing.assert_close(final_TD, expected_BTD[0], atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize(("count", "sizes"), [(0, []), (4, [4]), (5, [4, 1]), (9, [4, 4, 1])])
-def test_plans_cover_every_prompt_once_in_order(count: int, sizes: list[int]) -> None:
-    prompts = [prompt(str(number)) for number in range(count)]
-    jobs = plan_shards(prompts, 4)
-    assert [len(job.prompts) for job in jobs] == sizes
-    assert [job.index for job in jobs] == list(range(len(sizes)))
-    assert [one for job in jobs for one in job.prompts] == prompts
 
 
 def test_sample_ids_differ_with_prompt_target_and_sampling() -> None:
@@ -132,7 +135,7 @@ def test_every_bad_prompt_of_a_shard_is_a_reject_and_nothing_is_missing(
     path.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in texts))
     items = list(read_prompts(path, "code", "none"))
     prompts = tuple(item for item in items if isinstance(item, Prompt))
-    record = distiller(tiny_engine, tokenizer, tmp_path).distil(ShardJob(index=0, prompts=prompts))
+    record = make(distiller(tiny_engine, tokenizer, tmp_path), ShardJob(index=0, prompts=prompts))
     rejects = [
         *(item for item in items if isinstance(item, Reject)),
         *read(tmp_path, record).rejects,
@@ -158,7 +161,7 @@ def test_features_of_several_turns_are_those_of_the_whole_sequence(
 ) -> None:
     store = FeatureStore(tmp_path / "features", (0, 2), torch.float32)
     work = distiller(tiny_engine, tokenizer, tmp_path, features=store, max_new_tokens=40)
-    record = work.distil(ShardJob(index=0, prompts=(CHAT, *PROMPTS)))
+    record = make(work, ShardJob(index=0, prompts=(CHAT, *PROMPTS)))
     samples = read(tmp_path, record).samples
     for sample in samples:
         features_TLD, _ = store.get(sample.sample_id, sample.input_ids)
@@ -170,7 +173,7 @@ def test_features_of_several_turns_are_those_of_the_whole_sequence(
 def test_kept_answers_are_marked_as_given_and_run_no_engine(tokenizer: Any, tmp_path: Path) -> None:
     unused: Any = None
     work = distiller(unused, tokenizer, tmp_path, answers="keep")
-    record = work.distil(ShardJob(index=0, prompts=(CHAT, PROMPTS[0])))
+    record = make(work, ShardJob(index=0, prompts=(CHAT, PROMPTS[0])))
     (sample,) = read(tmp_path, record).samples
     assert sample.answer_origin == "given"
     assert [tokenizer.decode(sample.input_ids[start:end]) for start, end in sample.supervised] == [
@@ -183,7 +186,7 @@ def test_kept_answers_are_marked_as_given_and_run_no_engine(tokenizer: Any, tmp_
 def test_regenerated_answers_are_marked_as_the_targets(
     tiny_engine: NativeEngine, tokenizer: Any, tmp_path: Path
 ) -> None:
-    record = distiller(tiny_engine, tokenizer, tmp_path).distil(ShardJob(index=0, prompts=(CHAT,)))
+    record = make(distiller(tiny_engine, tokenizer, tmp_path), ShardJob(index=0, prompts=(CHAT,)))
     assert {sample.answer_origin for sample in read(tmp_path, record).samples} == {"target"}
 
 
@@ -196,19 +199,19 @@ def test_a_conversation_that_one_sequence_cannot_hold_gives_numbered_parts_of_di
         origin: AnswerOrigin = "target"
         chat = ChatTemplate(tokenizer)
 
-        def answer(self, prompts: Any, on_progress: Any = None) -> Answers:
-            first, second = given_turns(self.chat, prompts[0])
+        def answer(self, jobs: Iterable[ShardJob]) -> Iterator[tuple[ShardJob, Answers]]:
+            (job,) = jobs
+            first, second = given_turns(self.chat, job.prompts[0])
             letters = (
                 tuple(id for letter in "Yes." for id in self.chat.encode(letter)) + first.answer_ids[-1:]
             )
             turns = [dataclasses.replace(first, answer_ids=letters), second]
             sequences = tuple(to_sequences(turns, SupervisionConfig()))
-            one = AnsweredPrompt(prompt=prompts[0], sequences=sequences, captured=(None, None))
-            return Answers(answered=(one,), rejects=())
+            one = AnsweredPrompt(prompt=job.prompts[0], sequences=sequences, captured=(None, None))
+            yield job, Answers(answered=(one,), rejects=())
 
-    record = ShardDistiller(TwoPieces(), KEY, LocalFolder(tmp_path)).distil(
-        ShardJob(index=0, prompts=(CHAT,))
-    )
+    work = ShardDistiller(TwoPieces(), KEY, LocalFolder(tmp_path))
+    record = make(work, ShardJob(index=0, prompts=(CHAT,)))
     samples = read(tmp_path, record).samples
     assert [sample.part for sample in samples] == [0, 1]
     assert len({sample.sample_id for sample in samples}) == 2
@@ -229,3 +232,18 @@ def test_keeping_answers_and_capturing_features_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="set capture_features: false"):
         validate(DistilConfig, {"answers": "keep"}, "distil")
     assert validate(DistilConfig, {"answers": "keep", "capture_features": False}, "distil").answers == "keep"
+
+
+def test_a_group_that_was_begun_by_a_worker_that_died_is_completed_and_nothing_is_made_twice(
+    tiny_engine: NativeEngine, tokenizer: Any, tmp_path: Path
+) -> None:
+    table = write_table(tmp_path / "prompts.jsonl", PROMPTS)
+    plan = ShardPlan(rows=5, rows_per_shard=2, window_rows=100)
+    work = distiller(tiny_engine, tokenizer, tmp_path / "dataset")
+    begun = next(work.publish_missing(table, plan, [0, 1, 2]))
+    made = (tmp_path / "dataset" / begun.shard.file).stat().st_ino
+    entries = list(work.publish_missing(table, plan, [0, 1, 2]))
+    assert entries[0] == begun
+    assert sorted(entry.index for entry in entries) == [0, 1, 2]
+    assert (tmp_path / "dataset" / begun.shard.file).stat().st_ino == made
+    assert sum(entry.shard.rows for entry in entries) == 5

@@ -96,14 +96,14 @@ def test_a_dataset_without_an_anchor_is_refused_whatever_the_gate(samples: MakeS
 
 
 def test_features_beyond_the_budget_or_the_disk_are_refused_with_the_numbers() -> None:
-    rows, config = [extent("c", 100, 924)] * 2**10, FeatureStoreConfig(budget_gib=2.0)
-    assert check_feature_budget(rows, 2048, config, free_bytes=2**40) == 2**31
+    tokens, config = 2**20, FeatureStoreConfig(budget_gib=2.0)
+    assert check_feature_budget(tokens, 2048, config, free_bytes=2**40) == 2**31
     with pytest.raises(
         DataError, match=r"2\.25 GiB \(1,048,576 tokens of 2,304 bytes as bfloat16\); .*budget_gib"
     ):
-        check_feature_budget(rows, 2304, config, free_bytes=2**40)
+        check_feature_budget(tokens, 2304, config, free_bytes=2**40)
     with pytest.raises(DataError, match=r"the disk allows 1\.00 GiB"):
-        check_feature_budget(rows, 2048, config, free_bytes=2**30)
+        check_feature_budget(tokens, 2048, config, free_bytes=2**30)
 
 
 def test_ids_of_another_tokenizer_are_refused(samples: MakeSamples) -> None:

@@ -4,8 +4,9 @@ import fnmatch
 import glob
 import io
 import lzma
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,7 +16,8 @@ from pyarrow import fs
 from eagleray.errors import DataError
 
 XZ = ".xz"
-COMPRESSIONS = (".gz", ".zst", ".bz2", ".lz4", XZ)
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4", XZ: "xz"}
+"""What pyarrow calls the compression of a file ending."""
 BUFFER_BYTES = 1 << 20
 
 
@@ -46,16 +48,44 @@ def container_suffix(path: str) -> str:
     return (PurePosixPath(name.stem) if name.suffix in COMPRESSIONS else name).suffix
 
 
+@dataclass(frozen=True, kw_only=True)
+class InputFile:
+    """A file as its store lists it: another content has another size or time."""
+
+    path: str
+    size_bytes: int
+    modified_ns: int
+
+
+def describe_file(path: str) -> InputFile:
+    """List a file; one that is not there has no bytes, and opening it says so."""
+    try:
+        filesystem, inner = _locate(path)
+        found = filesystem.get_file_info(inner)
+    except (OSError, pa.ArrowException):
+        return InputFile(path=path, size_bytes=0, modified_ns=0)
+    return InputFile(path=path, size_bytes=found.size or 0, modified_ns=found.mtime_ns or 0)
+
+
 @contextmanager
-def open_rows(path: str, *, seekable: bool) -> Iterator[io.BufferedReader]:
+def open_rows(path: str, *, seekable: bool) -> Iterator[tuple[io.BufferedReader, Callable[[], int]]]:
     """Open a local file or storage address; compressed ones are read as a stream of their content.
+
+    The second value tells how many bytes were read of the file as it lies there; 0 where rows are found by
+    jumping.
 
     Raises:
         DataError: It cannot be opened, or what is read inside the block turns out to be damaged.
     """
     try:
-        with io.BufferedReader(_open(path, seekable), BUFFER_BYTES) as stream:
-            yield stream
+        filesystem, inner = _locate(path)
+        if seekable:
+            raw, content = None, filesystem.open_input_file(inner)
+        else:
+            raw = filesystem.open_input_stream(inner, compression=None, buffer_size=BUFFER_BYTES)
+            content = _decompress(raw, path)
+        with io.BufferedReader(content, BUFFER_BYTES) as stream:
+            yield stream, raw.tell if raw else lambda: 0
     except (OSError, EOFError, lzma.LZMAError, pa.ArrowException) as error:
         raise DataError(
             f"Prompts file {path} cannot be read: {error} (looked in {Path.cwd()}). "
@@ -63,14 +93,20 @@ def open_rows(path: str, *, seekable: bool) -> Iterator[io.BufferedReader]:
         ) from None
 
 
-def _open(path: str, seekable: bool) -> Any:
-    """A file that reads into buffers as raw streams do, without saying so by type."""
-    filesystem, inner = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
-    if seekable:
-        return filesystem.open_input_file(inner)
-    if path.lower().endswith(XZ):  # the one compression that pyarrow does not know
-        return lzma.LZMAFile(filesystem.open_input_stream(inner, buffer_size=BUFFER_BYTES))
-    return filesystem.open_input_stream(inner, compression="detect", buffer_size=BUFFER_BYTES)
+def _locate(path: str) -> tuple[fs.FileSystem, str]:
+    """The file system that holds a path or storage address, and the path in it."""
+    if "://" not in path:
+        return fs.LocalFileSystem(), path
+    filesystem, inner = fs.FileSystem.from_uri(path)
+    return filesystem, inner
+
+
+def _decompress(raw: Any, path: str) -> Any:
+    """The content of a file: it reads into buffers as raw streams do, without saying so by type."""
+    suffix = PurePosixPath(path.lower()).suffix
+    if suffix == XZ:  # the one compression that pyarrow does not know
+        return lzma.LZMAFile(raw)
+    return pa.CompressedInputStream(raw, COMPRESSIONS[suffix]) if suffix in COMPRESSIONS else raw
 
 
 def _expand_remote(pattern: str) -> list[str]:
