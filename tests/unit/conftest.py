@@ -11,6 +11,7 @@ from eagleray.corpus.prompt import Reject
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.shards import write_shard
 from eagleray.corpus.storage import LocalFolder
+from eagleray.speculation.config import GREEDY
 
 KEY = ContentKey(
     encoder_version=1,
@@ -23,7 +24,9 @@ KEY = ContentKey(
     supervised_turns="all",
     supervised_thinking=True,
     dtype="float32",
-    sampling="greedy",
+    sampling=GREEDY,
+    samples_per_prompt=1,
+    by_category={},
     max_new_tokens=8,
     rows_per_shard=2,
     window_prompts=1024,

@@ -11,7 +11,9 @@ from eagleray.corpus.prompt_files import RejectTable
 from eagleray.corpus.prompt_table import PromptTable, write_table
 from eagleray.corpus.prompts import ReadingListener, build_prompts
 from eagleray.corpus.storage import Storage, open_storage
+from eagleray.distillation.config import DistilConfig
 from eagleray.distillation.planned import PlannedExtents, plan_extents
+from eagleray.errors import DataError
 from eagleray.files import write_json_atomically
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
 from eagleray.recipe.run_folder import RunFolder
@@ -83,7 +85,8 @@ def open_run(recipe: PipelineRecipe, listener: ProgressListener) -> RunContext:
         folder.rejected_prompts,
         reading_listener(listener),
     )
-    planned = plan_extents(prompts.train, chat, recipe.distil, max_prompt_tokens(recipe, geometry))
+    check_categories(recipe.distil, prompts.train)
+    planned = plan_extents(prompts.train, chat, recipe.distil, geometry.max_position_embeddings)
     for label, section in recipe.drafters.items():
         check_planned(planned.rows, section.training, f"drafters.{label}.training", planned.note)
     if recipe.distil.capture_features:
@@ -132,6 +135,19 @@ def reading_listener(listener: ProgressListener) -> ReadingListener:
     return tell
 
 
+def check_categories(config: DistilConfig, prompts: PromptTable) -> None:
+    """Check that settings of a category are of one that there is.
+
+    Raises:
+        DataError: A category has no prompt; lists those that have.
+    """
+    if unknown := sorted(set(config.by_category) - set(prompts.categories)):
+        raise DataError(
+            f"distil.by_category names {', '.join(unknown)}; the training prompts have the categories "
+            f"{', '.join(sorted(prompts.categories))}. Correct the name, or the category of a prompts source."
+        )
+
+
 def run_root(configured: Path) -> Path:
     """Absolute parent of all runs.
 
@@ -141,11 +157,6 @@ def run_root(configured: Path) -> Path:
     submitted = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
     base = Path.home() / "eagleray" if submitted else Path.cwd()
     return (base / configured.expanduser()).resolve()
-
-
-def max_prompt_tokens(recipe: PipelineRecipe, geometry: TargetGeometry) -> int:
-    """Longest prompt that leaves the target room for an answer."""
-    return geometry.max_position_embeddings - recipe.distil.max_new_tokens
 
 
 def _check_feature_budget(

@@ -21,14 +21,15 @@ from eagleray.corpus.journal import JournalEntry
 from eagleray.corpus.manifest import ContentKey, Manifest, fold_journal, open_manifest
 from eagleray.corpus.prompt_table import PromptTable
 from eagleray.corpus.storage import open_storage
-from eagleray.distillation.answers import GivenAnswers, TargetAnswers
+from eagleray.distillation.answers import GivenAnswers
 from eagleray.distillation.config import DistilConfig
 from eagleray.distillation.plan import ShardPlan, group_shards
 from eagleray.distillation.shard_distiller import ShardDistiller
+from eagleray.distillation.target_answers import TargetAnswers
 from eagleray.engines.catalog import build_engine, engine_version
+from eagleray.engines.config import EngineConfig
 from eagleray.monitoring.memory import peak_rss_bytes
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
-from eagleray.recipe.sections import EngineConfig
 from eagleray.settings import Settings
 from eagleray.targets.config import FeatureStoreConfig, TargetConfig
 from eagleray.targets.feature_store import FeatureStore, feature_dtype
@@ -51,7 +52,8 @@ class DistilWork(Settings):
     features: Path | None
     feature_layers: tuple[int, ...]
     feature_store: FeatureStoreConfig
-    max_prompt_tokens: int
+    context_window_tokens: int
+    """Longest prompt and answer together."""
 
     @property
     def plan(self) -> ShardPlan:
@@ -97,11 +99,13 @@ def open_distiller(work: DistilWork) -> ShardDistiller:
     folder, storage = resolve_target(work.target), open_storage(work.dataset)
     chat = ChatTemplate(load_tokenizer(folder), work.key.template_arguments)
     if work.key.answers == "keep":
-        longest = work.max_prompt_tokens + work.key.max_new_tokens
-        return ShardDistiller(GivenAnswers(chat, work.key.supervision, longest), work.key, storage)
+        given = GivenAnswers(chat, work.key.supervision, work.context_window_tokens)
+        return ShardDistiller(given, work.key, storage)
     engine, store = build_engine(work.engine, folder, work.target.dtype), work.open_store()
     layers = store.layers if store else None
-    answers = TargetAnswers(engine, chat, work.key, work.max_prompt_tokens, layers)
+    answers = TargetAnswers(
+        engine, chat, work.key, work.context_window_tokens, work.engine.concurrency, layers
+    )
     audit = FeatureAudit(store, engine.decoder, work.feature_store.audit_share)
     return ShardDistiller(answers, work.key, storage, store, audit.check)
 

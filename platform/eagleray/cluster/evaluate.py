@@ -16,6 +16,7 @@ from eagleray.drafters.base import DraftSource
 from eagleray.drafters.catalog import build_drafter
 from eagleray.drafters.folder import load_drafter
 from eagleray.engines.catalog import build_engine, engine_version
+from eagleray.engines.config import EngineConfig
 from eagleray.errors import ClusterError
 from eagleray.evaluation.aggregate import RunFacts, TrainingFacts, build_report
 from eagleray.evaluation.config import EvaluationConfig
@@ -29,7 +30,7 @@ from eagleray.evaluation.workloads import describe_workloads, group_by_family
 from eagleray.files import write_json_atomically
 from eagleray.monitoring.memory import peak_rss_bytes
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
-from eagleray.recipe.sections import EngineConfig, UntrainedDrafterConfig
+from eagleray.recipe.sections import UntrainedDrafterConfig
 from eagleray.recipe.stages import StageRecord
 from eagleray.settings import Settings
 from eagleray.targets.config import TargetConfig

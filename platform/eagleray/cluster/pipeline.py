@@ -7,7 +7,7 @@ another recipe. The report is made anew at each run: it takes a second.
 from collections.abc import Sequence
 from typing import Any
 
-from eagleray.cluster.context import RunContext, max_prompt_tokens
+from eagleray.cluster.context import RunContext
 from eagleray.cluster.distil import DistilWork, distil
 from eagleray.cluster.evaluate import evaluate_drafters, write_run_report
 from eagleray.cluster.repair import RepairReport, repair_dataset
@@ -66,8 +66,10 @@ def content_key(run: RunContext) -> ContentKey:
         supervised_turns=run.recipe.distil.supervision.turns,
         supervised_thinking=run.recipe.distil.supervision.thinking,
         dtype=run.recipe.target.dtype,
-        sampling="greedy",
+        sampling=run.recipe.distil.sampling,
+        samples_per_prompt=run.recipe.distil.samples_per_prompt,
         max_new_tokens=run.recipe.distil.max_new_tokens,
+        by_category=run.recipe.distil.answering_by_category(),
         rows_per_shard=run.recipe.distil.rows_per_shard,
         window_prompts=run.recipe.distil.window_prompts,
     )
@@ -77,14 +79,14 @@ def distil_work(run: RunContext) -> DistilWork:
     """What the engine workers of a run must know."""
     return DistilWork(
         target=run.recipe.target,
-        engine=run.recipe.engine,
+        engine=run.recipe.distil.engine or run.recipe.engine,
         key=content_key(run),
         prompts=run.train_prompts,
         dataset=run.dataset.address,
         features=run.folder.features if run.recipe.distil.capture_features else None,
         feature_layers=run.feature_layers,
         feature_store=run.recipe.feature_store,
-        max_prompt_tokens=max_prompt_tokens(run.recipe, run.geometry),
+        context_window_tokens=run.geometry.max_position_embeddings,
     )
 
 

@@ -2,9 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from eagleray.settings import Settings
+from eagleray.speculation.config import GREEDY, SamplingConfig
 
 MtBenchCategory = Literal[
     "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"
@@ -82,6 +83,28 @@ class PromptsConfig(Settings):
     template_arguments: dict[str, bool | int | float | str] = {}
     """Arguments of the chat template, what servers take as `chat_template_kwargs`: the same for
     distilling and judging, e.g. `{enable_thinking: false}`."""
+
+
+class AnswerSettings(Settings):
+    """How the target answers a prompt."""
+
+    max_new_tokens: int = Field(default=96, ge=1)
+    """Longest answer, in tokens. Answers cut here are counted and get no invented end token."""
+
+    sampling: SamplingConfig = GREEDY
+    """How each token is drawn. Greedy unless `temperature` is above 0."""
+
+    samples_per_prompt: int = Field(default=1, ge=1)
+    """Answers drawn for each prompt; in a conversation each draw goes its own way from the first turn on."""
+
+    @model_validator(mode="after")
+    def _draws_differ(self) -> "AnswerSettings":
+        if self.samples_per_prompt > 1 and self.sampling.greedy:
+            raise ValueError(
+                f"samples_per_prompt is {self.samples_per_prompt}, but greedy answers to one prompt are all "
+                "the same; set sampling.temperature above 0, or samples_per_prompt to 1"
+            )
+        return self
 
 
 class SupervisionConfig(Settings):

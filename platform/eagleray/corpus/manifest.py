@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from eagleray.corpus.config import AnswersFrom, SupervisionConfig
+from eagleray.corpus.config import AnswerSettings, AnswersFrom, SupervisionConfig
 from eagleray.corpus.journal import (
     JOURNAL,
     JournalEntry,
@@ -24,6 +24,7 @@ from eagleray.corpus.shards import ShardRecord
 from eagleray.corpus.storage import Storage
 from eagleray.errors import DataError
 from eagleray.settings import Settings, fingerprint
+from eagleray.speculation.config import SamplingConfig
 
 MANIFEST_NAME = "manifest.json"
 BACKUP_NAME = "manifest.backup.json"
@@ -52,14 +53,26 @@ class ContentKey(Settings):
     """whether thoughts are learnt (distil.supervision.thinking)"""
     dtype: str
     """the target's numbers (target.dtype)"""
-    sampling: str
-    """how answers are drawn (distil)"""
+    sampling: SamplingConfig
+    """how answers are drawn (distil.sampling)"""
+    samples_per_prompt: int
+    """the number of answers to a prompt (distil.samples_per_prompt)"""
     max_new_tokens: int
     """the longest answer (distil.max_new_tokens)"""
+    by_category: dict[str, AnswerSettings]
+    """how the prompts of a category are answered (distil.by_category)"""
     rows_per_shard: int
     """the partition into shards (distil.rows_per_shard)"""
     window_prompts: int
     """the prompts that are sorted by length together (distil.window_prompts)"""
+
+    def answering(self, category: str) -> AnswerSettings:
+        """How the prompts of a category are answered."""
+        return self.by_category.get(category) or AnswerSettings(
+            max_new_tokens=self.max_new_tokens,
+            sampling=self.sampling,
+            samples_per_prompt=self.samples_per_prompt,
+        )
 
     @property
     def supervision(self) -> SupervisionConfig:

@@ -10,14 +10,23 @@ from typing import Protocol
 from eagleray.corpus.chat import ChatTemplate, RenderError, reject_of
 from eagleray.corpus.config import SupervisionConfig
 from eagleray.corpus.given_answers import given_turns
-from eagleray.corpus.manifest import ContentKey
 from eagleray.corpus.prompt import AnswerOrigin, Prompt, Reject
 from eagleray.corpus.supervision import TrainingSequence, to_sequences
-from eagleray.distillation.dialogue import Dialogue
 from eagleray.distillation.plan import ShardJob
-from eagleray.engines.base import CapturedFeatures, Engine, GenerationRequest
+from eagleray.engines.base import CapturedFeatures
 
 NOTHING_TO_LEARN = "no supervised tokens"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnsweredSequence:
+    """A sequence to train on."""
+
+    sequence: TrainingSequence
+    draw: int = 0
+    """Which of the answers to its prompt it is of; above 0 only where several are sampled."""
+    captured: CapturedFeatures | None = None
+    """The features of it, if they were asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +34,8 @@ class AnsweredPrompt:
     """What one prompt gives to train on."""
 
     prompt: Prompt
-    sequences: tuple[TrainingSequence, ...]
-    captured: tuple[CapturedFeatures | None, ...]
-    """Beside each sequence, the features of it, if they were asked for."""
+    sequences: tuple[AnsweredSequence, ...]
+    """At least one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,60 +58,6 @@ class AnswerSource(Protocol):
         Jobs are taken as there is room, and each is given back once its last prompt has its answer.
         """
         ...
-
-
-class TargetAnswers:
-    """Answers of the target, turn by turn: every round asks the next turn of all dialogues at once."""
-
-    origin: AnswerOrigin = "target"
-
-    def __init__(
-        self,
-        engine: Engine,
-        chat: ChatTemplate,
-        key: ContentKey,
-        max_prompt_tokens: int,
-        capture_layers: tuple[int, ...] | None = None,
-    ):
-        self.engine = engine
-        self.chat = chat
-        self.key = key
-        self.max_prompt_tokens = max_prompt_tokens
-        self.capture_layers = capture_layers
-
-    def answer(self, jobs: Iterable[ShardJob]) -> Iterator[tuple[ShardJob, Answers]]:
-        """Answer job after job. A turn that cannot be asked ends its dialogue, never that of others."""
-        for job in jobs:
-            yield job, self._answer(job.prompts)
-
-    def _answer(self, prompts: Sequence[Prompt]) -> Answers:
-        dialogues = [Dialogue(prompt, self.chat, self.max_prompt_tokens) for prompt in prompts]
-        while asking := [dialogue for dialogue in dialogues if dialogue.ask()]:
-            run = self.engine.generate(
-                [self._request(dialogue) for dialogue in asking],
-                capture_layers=self.capture_layers,
-            )
-            for dialogue, generation in zip(asking, run.generations, strict=True):
-                dialogue.take(generation)
-        answered = [self._learn(dialogue) for dialogue in dialogues if dialogue.turns]
-        failed = [(dialogue.prompt, dialogue.failure) for dialogue in dialogues if not dialogue.turns]
-        return _sort_out(answered, failed)
-
-    def _request(self, dialogue: Dialogue) -> GenerationRequest:
-        return GenerationRequest(
-            request_id=f"{dialogue.prompt.prompt_id}-{len(dialogue.turns)}",
-            prompt_ids=dialogue.request_ids,
-            max_new_tokens=self.key.max_new_tokens,
-        )
-
-    def _learn(self, dialogue: Dialogue) -> AnsweredPrompt:
-        sequences = to_sequences(dialogue.turns, self.key.supervision)
-        return AnsweredPrompt(
-            prompt=dialogue.prompt,
-            sequences=tuple(sequences),
-            # A sequence ends with the answer of its last turn, whose generation has seen all of it.
-            captured=tuple(dialogue.captured[sequence.last_turn] for sequence in sequences),
-        )
 
 
 class GivenAnswers:
@@ -131,22 +85,23 @@ class GivenAnswers:
             except RenderError as error:
                 failed.append((prompt, str(error)))
                 continue
-            answered.append(
-                AnsweredPrompt(prompt=prompt, sequences=sequences, captured=(None,) * len(sequences))
-            )
-        return _sort_out(answered, failed)
+            if sequences:
+                answered.append(AnsweredPrompt(prompt=prompt, sequences=sequences))
+            else:
+                failed.append((prompt, NOTHING_TO_LEARN))
+        return sort_out(answered, failed)
 
-    def _sequences(self, prompt: Prompt) -> tuple[TrainingSequence, ...]:
+    def _sequences(self, prompt: Prompt) -> tuple[AnsweredSequence, ...]:
         sequences = to_sequences(given_turns(self.chat, prompt), self.supervision)
         longest = max((len(sequence.input_ids) for sequence in sequences), default=0)
         if longest > self.max_tokens:
             raise RenderError(f"the conversation has {longest} tokens; at most {self.max_tokens} fit")
-        return tuple(sequences)
+        return tuple(AnsweredSequence(sequence=sequence) for sequence in sequences)
 
 
-def _sort_out(answered: Sequence[AnsweredPrompt], failed: Sequence[tuple[Prompt, str]]) -> Answers:
-    failed = [*failed, *((one.prompt, NOTHING_TO_LEARN) for one in answered if not one.sequences)]
+def sort_out(answered: Sequence[AnsweredPrompt], failed: Sequence[tuple[Prompt, str]]) -> Answers:
+    """Put together what came of the prompts of a shard."""
     return Answers(
-        answered=tuple(one for one in answered if one.sequences),
+        answered=tuple(answered),
         rejects=tuple(reject_of(prompt, reason) for prompt, reason in failed),
     )

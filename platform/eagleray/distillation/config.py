@@ -2,12 +2,30 @@
 
 from pydantic import Field, model_validator
 
-from eagleray.corpus.config import AnswersFrom, SupervisionConfig
+from eagleray.corpus.config import AnswerSettings, AnswersFrom, SupervisionConfig
+from eagleray.engines.config import EngineConfig
 from eagleray.settings import Settings
+from eagleray.speculation.config import SamplingConfig
 
 
-class DistilConfig(Settings):
+class CategoryAnswers(Settings):
+    """How the prompts of one category are answered, where that differs from the others."""
+
+    max_new_tokens: int | None = Field(default=None, ge=1)
+    """Longest answer, in tokens. None: as for the others."""
+
+    sampling: SamplingConfig | None = None
+    """How each token is drawn. None: as for the others."""
+
+    samples_per_prompt: int | None = Field(default=None, ge=1)
+    """Answers drawn for each prompt. None: as for the others."""
+
+
+class DistilConfig(AnswerSettings):
     """The distil section of a recipe."""
+
+    engine: EngineConfig | None = None
+    """What runs the target for distilling. None: the engine of the recipe."""
 
     answers: AnswersFrom = "regenerate"
     """`regenerate`: the target answers every user turn itself, its own answers being the history.
@@ -17,8 +35,8 @@ class DistilConfig(Settings):
     supervision: SupervisionConfig = SupervisionConfig()
     """Which parts of the answers are learnt."""
 
-    max_new_tokens: int = Field(default=96, ge=1)
-    """Longest answer, in tokens. Answers cut here are counted and get no invented end token."""
+    by_category: dict[str, CategoryAnswers] = {}
+    """Category of prompts -> how they are answered."""
 
     rows_per_shard: int = Field(default=32, ge=1)
     """Prompts per shard: the unit that is published and, after a kill, redone."""
@@ -43,6 +61,25 @@ class DistilConfig(Settings):
     capture_features: bool = True
     """Store the tapped features while generating: the target has just computed them, so they are free.
     Needs `training.features: stored` to be of use."""
+
+    def answering_by_category(self) -> dict[str, AnswerSettings]:
+        """Settings of the categories that have some of their own, filled up with those of the others."""
+        common = {name: getattr(self, name) for name in AnswerSettings.model_fields}
+        return {
+            category: AnswerSettings(
+                **{**common, **{name: value for name, value in changes if value is not None}}
+            )
+            for category, changes in self.by_category.items()
+        }
+
+    def answering(self, category: str) -> AnswerSettings:
+        """How the prompts of a category are answered."""
+        return self.answering_by_category().get(category, self)
+
+    @model_validator(mode="after")
+    def _draws_of_categories_differ(self) -> "DistilConfig":
+        self.answering_by_category()
+        return self
 
     @model_validator(mode="after")
     def _kept_answers_are_not_computed(self) -> "DistilConfig":

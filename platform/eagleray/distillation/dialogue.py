@@ -18,8 +18,10 @@ class Dialogue:
     """Asks the turns of one prompt in order. Stops at an answer that was cut and at a turn that fails;
     what was answered until then counts."""
 
-    def __init__(self, prompt: Prompt, chat: ChatTemplate, max_prompt_tokens: int):
+    def __init__(self, prompt: Prompt, chat: ChatTemplate, max_prompt_tokens: int, draw: int = 0):
         self.prompt = prompt
+        self.draw = draw
+        """Which of several dialogues about one prompt this is."""
         self.request_ids: tuple[int, ...] = ()
         """What to ask now; set by `ask`."""
         self.turns: list[AnsweredTurn] = []
@@ -48,6 +50,10 @@ class Dialogue:
                 f"the prompt has {len(self.request_ids)} tokens; at most {self._max_prompt_tokens} fit"
             )
         return not self.failure
+
+    def fail(self, reason: str) -> None:
+        """End the dialogue: its next turn was not answered."""
+        self.failure = reason
 
     def take(self, generation: Generation) -> None:
         """Receive the answer to the request."""

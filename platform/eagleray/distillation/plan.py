@@ -87,17 +87,25 @@ def group_shards(shards: Sequence[int], workers: int) -> list[tuple[int, ...]]:
     return groups
 
 
-def sample_id(prompt: Prompt, key: ContentKey, last_turn: int) -> str:
-    """Stable id of a sample: hash of prompt, target, template and sampling, and the turn it ends with."""
+def sample_id(prompt: Prompt, key: ContentKey, draw: int, last_turn: int) -> str:
+    """Stable id of a sample: hash of prompt, target, template and sampling, which draw it is of, and the turn
+    it ends with."""
+    settings = key.answering(prompt.category)
     return fingerprint(
         [
             content_id(prompt, key.answers),
+            draw,
             last_turn,
             key.target_hash,
             key.template_hash,
             key.dtype,
-            key.sampling,
-            key.max_new_tokens,
+            settings.sampling.model_dump(mode="json"),
+            settings.max_new_tokens,
             key.answers,
         ]
     )
+
+
+def request_seed(prompt: Prompt, key: ContentKey, draw: int, turn: int) -> int:
+    """Seed of the request for a turn, from 0 to 2**63 - 1: what it drives is the same whenever it is made."""
+    return int(sample_id(prompt, key, draw, turn), 16) >> 1

@@ -42,33 +42,40 @@ class PlannedExtents:
 
 
 def plan_extents(
-    prompts: PromptTable, chat: ChatTemplate, config: DistilConfig, max_prompt_tokens: int
+    prompts: PromptTable, chat: ChatTemplate, config: DistilConfig, context_window_tokens: int
 ) -> PlannedExtents:
     """Plan all prompts, or a sample of `MAX_PLANNED` of them that is the same at every start."""
-    rows = planned_extents(prompts.sample(MAX_PLANNED), chat, config, max_prompt_tokens)
+    rows = planned_extents(prompts.sample(MAX_PLANNED), chat, config, context_window_tokens)
     planned = min(prompts.rows, MAX_PLANNED)
     return PlannedExtents(rows=rows, planned_prompts=planned, all_prompts=prompts.rows)
 
 
 def planned_extents(
-    prompts: Iterable[Prompt], chat: ChatTemplate, config: DistilConfig, max_prompt_tokens: int
+    prompts: Iterable[Prompt], chat: ChatTemplate, config: DistilConfig, context_window_tokens: int
 ) -> list[Extent]:
     """Extents of what the prompts can give; prompts that will be rejected have none."""
     if config.answers == "keep":
-        given = GivenAnswers(chat, config.supervision, max_prompt_tokens + config.max_new_tokens)
+        given = GivenAnswers(chat, config.supervision, context_window_tokens)
         return [
             Extent(
-                category=one.prompt.category, tokens=len(sequence.input_ids), supervised=sequence.supervised
+                category=one.prompt.category,
+                tokens=len(answer.sequence.input_ids),
+                supervised=answer.sequence.supervised,
             )
             for one in given.encode(prompts).answered
-            for sequence in one.sequences
+            for answer in one.sequences
         ]
-    extents = (_planned_dialogue(prompt, chat, config, max_prompt_tokens) for prompt in prompts)
-    return [extent for extent in extents if extent is not None]
+    rows: list[Extent] = []
+    for prompt in prompts:
+        settings = config.answering(prompt.category)
+        extent = _planned_dialogue(prompt, chat, settings.max_new_tokens, config, context_window_tokens)
+        if extent is not None:
+            rows += [extent] * settings.samples_per_prompt
+    return rows
 
 
 def _planned_dialogue(
-    prompt: Prompt, chat: ChatTemplate, config: DistilConfig, max_prompt_tokens: int
+    prompt: Prompt, chat: ChatTemplate, max_new_tokens: int, config: DistilConfig, context_window_tokens: int
 ) -> Extent | None:
     """One sequence of all turns. Templates that split it repeat history, which no cut can lose more of."""
     history: list[Message] = []
@@ -79,10 +86,10 @@ def _planned_dialogue(
             asked_tokens = len(chat.encode(chat.ask(history, prompt.tools)))
         except RenderError:
             break
-        start = asked_tokens + len(spans) * config.max_new_tokens
-        if start > max_prompt_tokens:
+        start = asked_tokens + len(spans) * max_new_tokens
+        if start + max_new_tokens > context_window_tokens:
             break
-        spans.append((start, start + config.max_new_tokens))
+        spans.append((start, start + max_new_tokens))
         history.append(Message(ASSISTANT, ""))
     if not spans:
         return None

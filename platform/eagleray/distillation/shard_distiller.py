@@ -13,9 +13,8 @@ from eagleray.corpus.prompt_table import PromptTable
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.shards import write_shard
 from eagleray.corpus.storage import Storage
-from eagleray.corpus.supervision import TrainingSequence
 from eagleray.corpus.supervision_check import check_supervision
-from eagleray.distillation.answers import AnsweredPrompt, AnswerSource
+from eagleray.distillation.answers import AnsweredPrompt, AnsweredSequence, AnswerSource
 from eagleray.distillation.plan import ShardJob, ShardPlan, sample_id
 from eagleray.engines.base import CapturedFeatures
 from eagleray.settings import fingerprint
@@ -99,17 +98,18 @@ class ShardDistiller:
         self, answered: Iterable[AnsweredPrompt]
     ) -> Iterator[tuple[Prompt, Sample, CapturedFeatures | None]]:
         for one in answered:
-            for part, (sequence, captured) in enumerate(zip(one.sequences, one.captured, strict=True)):
-                sample = to_sample(one.prompt, sequence, part, self.key, self.answers.origin)
-                yield one.prompt, sample, captured
+            for part, answer in enumerate(one.sequences):
+                sample = to_sample(one.prompt, answer, part, self.key, self.answers.origin)
+                yield one.prompt, sample, answer.captured
 
 
 def to_sample(
-    prompt: Prompt, sequence: TrainingSequence, part: int, key: ContentKey, origin: AnswerOrigin
+    prompt: Prompt, answer: AnsweredSequence, part: int, key: ContentKey, origin: AnswerOrigin
 ) -> Sample:
     """Join a prompt and a sequence of its answers."""
+    sequence = answer.sequence
     return Sample(
-        sample_id=sample_id(prompt, key, sequence.last_turn),
+        sample_id=sample_id(prompt, key, answer.draw, sequence.last_turn),
         part=part,
         input_ids=sequence.input_ids,
         supervised=sequence.supervised,

@@ -13,7 +13,7 @@ from eagleray.distillation.config import DistilConfig
 from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
-from eagleray.engines.native.config import NativeEngineConfig
+from eagleray.engines.config import EngineConfig
 from eagleray.evaluation.config import EvaluationConfig
 from eagleray.settings import Settings
 from eagleray.targets.config import FeatureStoreConfig, TargetConfig
@@ -21,7 +21,6 @@ from eagleray.training.config import TrainingConfig
 
 TrainedDrafterConfig = Annotated[Eagle3Config | DFlashConfig, Field(discriminator="name")]
 UntrainedDrafterConfig = PromptLookupConfig
-EngineConfig = NativeEngineConfig
 
 
 class RunConfig(Settings):

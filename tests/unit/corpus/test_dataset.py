@@ -241,7 +241,7 @@ def test_manifest_on_disk_is_readable_by_people(tmp_path: Path, sample: MakeSamp
     publish(tmp_path, [[sample("a")]])
     content = json.loads((tmp_path / "manifest.json").read_text())
     assert content["shards"]["0"]["rows"] == 1
-    assert content["key"]["sampling"] == "greedy"
+    assert content["key"]["sampling"]["temperature"] == 0
 
 
 def test_supervised_tokens_after_a_cut(sample: MakeSample) -> None:

@@ -11,10 +11,11 @@ from eagleray.corpus.manifest import ContentKey
 from eagleray.corpus.prompt import Message, Prompt
 from eagleray.corpus.prompt_table import write_table
 from eagleray.distillation import planned as planned_module
-from eagleray.distillation.answers import GivenAnswers, TargetAnswers
+from eagleray.distillation.answers import GivenAnswers
 from eagleray.distillation.config import DistilConfig
 from eagleray.distillation.plan import ShardJob
 from eagleray.distillation.planned import plan_extents, planned_extents
+from eagleray.distillation.target_answers import TargetAnswers
 from eagleray.engines.native.engine import NativeEngine
 
 
@@ -55,9 +56,9 @@ def test_no_answer_of_several_turns_is_longer_than_planned(
     planned = planned_extents(prompts, chat, config, 200)
     assert [len(extent.supervised) for extent in planned] == [2, 3]
     job = ShardJob(index=0, prompts=tuple(prompts))
-    ((_, answers),) = TargetAnswers(tiny_engine, chat, content_key, 200).answer([job])
+    ((_, answers),) = TargetAnswers(tiny_engine, chat, content_key, 200, 4).answer([job])
     for extent, answered in zip(planned, answers.answered, strict=True):
-        for sequence in answered.sequences:
+        for sequence in (one.sequence for one in answered.sequences):
             assert len(sequence.input_ids) <= extent.tokens
             for (start, end), (planned_start, planned_end) in zip(
                 sequence.supervised, extent.supervised, strict=False
@@ -77,7 +78,7 @@ def test_kept_answers_are_planned_exactly(chat: ChatTemplate) -> None:
     config = DistilConfig(answers="keep", capture_features=False)
     (extent,) = planned_extents(prompts, chat, config, 200)
     answers = GivenAnswers(chat, config.supervision, 1000).encode(prompts)
-    (sequence,) = answers.answered[0].sequences
+    (sequence,) = (one.sequence for one in answers.answered[0].sequences)
     assert (extent.tokens, extent.supervised) == (len(sequence.input_ids), sequence.supervised)
     # Field case: of 35 ids the answer's two and its end of turn are supervised.
     assert (extent.tokens, extent.supervised) == (35, ((31, 34),))

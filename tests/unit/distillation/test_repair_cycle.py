@@ -10,9 +10,9 @@ from eagleray.corpus.prompt import user_prompt
 from eagleray.corpus.prompt_table import write_table
 from eagleray.corpus.shards import read_shard
 from eagleray.corpus.storage import LocalFolder
-from eagleray.distillation.answers import TargetAnswers
 from eagleray.distillation.plan import ShardPlan
 from eagleray.distillation.shard_distiller import ShardDistiller
+from eagleray.distillation.target_answers import TargetAnswers
 from eagleray.engines.native.engine import NativeEngine
 from eagleray.targets.feature_store import FeatureStore
 from eagleray.training.feature_audit import FeatureAudit
@@ -28,7 +28,7 @@ def distil_missing(
     """Make what is missing, as the distil job does; returns which shards that were."""
     plan = ShardPlan(rows=len(PROMPTS), rows_per_shard=key.rows_per_shard, window_rows=key.window_prompts)
     missing = open_manifest(storage, _begun(key)).missing()
-    answers = TargetAnswers(engine, ChatTemplate(tokenizer), key, 200, store.layers)
+    answers = TargetAnswers(engine, ChatTemplate(tokenizer), key, 200, 4, store.layers)
     audit = FeatureAudit(store, engine.decoder, 1.0)
     distiller = ShardDistiller(answers, key, storage, store, audit.check)
     table = write_table(storage.path.parent / "prompts.jsonl", PROMPTS)

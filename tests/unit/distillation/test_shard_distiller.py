@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eagleray.corpus.chat import ChatTemplate
-from eagleray.corpus.config import SupervisionConfig
+from eagleray.corpus.config import AnswerSettings, SupervisionConfig
 from eagleray.corpus.given_answers import given_turns
 from eagleray.corpus.prompt import AnswerOrigin, Message, Prompt, Reject, user_prompt
 from eagleray.corpus.prompt_files import read_prompts
@@ -16,13 +16,21 @@ from eagleray.corpus.prompt_table import write_table
 from eagleray.corpus.shards import Shard, ShardRecord, read_shard
 from eagleray.corpus.storage import LocalFolder
 from eagleray.corpus.supervision import to_sequences
-from eagleray.distillation.answers import AnsweredPrompt, Answers, AnswerSource, GivenAnswers, TargetAnswers
+from eagleray.distillation.answers import (
+    AnsweredPrompt,
+    AnsweredSequence,
+    Answers,
+    AnswerSource,
+    GivenAnswers,
+)
 from eagleray.distillation.config import DistilConfig
 from eagleray.distillation.plan import ShardJob, ShardPlan, sample_id
 from eagleray.distillation.shard_distiller import ShardDistiller
+from eagleray.distillation.target_answers import TargetAnswers
 from eagleray.engines.native.engine import NativeEngine
 from eagleray.errors import ConfigError
 from eagleray.settings import validate
+from eagleray.speculation.config import SamplingConfig
 from eagleray.targets.feature_store import FeatureStore
 from tests.unit import conftest
 
@@ -58,7 +66,9 @@ def distiller(
     key = KEY.model_copy(update=changes)
     layers = features.layers if features else None
     chat = ChatTemplate(tokenizer)
-    answers: AnswerSource = TargetAnswers(engine, chat, key, max_prompt_tokens, layers)
+    answers: AnswerSource = TargetAnswers(
+        engine, chat, key, max_prompt_tokens + key.max_new_tokens, 4, layers
+    )
     if key.answers == "keep":
         answers = GivenAnswers(chat, key.supervision, max_prompt_tokens + key.max_new_tokens)
     return ShardDistiller(answers, key, LocalFolder(folder), features)
@@ -120,9 +130,17 @@ def test_stored_features_are_those_of_a_forward_over_the_whole_sequence(
 
 
 def test_sample_ids_differ_with_prompt_target_and_sampling() -> None:
-    changes: list[dict[str, Any]] = [{}, {"target_hash": "u"}, {"max_new_tokens": 7}, {"template_hash": "d"}]
-    ids = {sample_id(PROMPTS[0], KEY.model_copy(update=change), 0) for change in changes}
-    assert len(ids | {sample_id(PROMPTS[1], KEY, 0)}) == 5
+    changes: list[dict[str, Any]] = [
+        {},
+        {"target_hash": "u"},
+        {"max_new_tokens": 7},
+        {"template_hash": "d"},
+        {"sampling": SamplingConfig(temperature=1.0)},
+        {"by_category": {"code": AnswerSettings(max_new_tokens=7)}},
+    ]
+    ids = {sample_id(PROMPTS[0], KEY.model_copy(update=change), 0, 0) for change in changes}
+    other_draw, other_prompt = sample_id(PROMPTS[0], KEY, 1, 0), sample_id(PROMPTS[1], KEY, 0, 0)
+    assert len(ids | {other_prompt, other_draw}) == 7
 
 
 def test_every_bad_prompt_of_a_shard_is_a_reject_and_nothing_is_missing(
@@ -206,8 +224,10 @@ def test_a_conversation_that_one_sequence_cannot_hold_gives_numbered_parts_of_di
                 tuple(id for letter in "Yes." for id in self.chat.encode(letter)) + first.answer_ids[-1:]
             )
             turns = [dataclasses.replace(first, answer_ids=letters), second]
-            sequences = tuple(to_sequences(turns, SupervisionConfig()))
-            one = AnsweredPrompt(prompt=job.prompts[0], sequences=sequences, captured=(None, None))
+            sequences = tuple(
+                AnsweredSequence(sequence=one) for one in to_sequences(turns, SupervisionConfig())
+            )
+            one = AnsweredPrompt(prompt=job.prompts[0], sequences=sequences)
             yield job, Answers(answered=(one,), rejects=())
 
     work = ShardDistiller(TwoPieces(), KEY, LocalFolder(tmp_path))
@@ -222,10 +242,10 @@ def test_a_conversation_that_one_sequence_cannot_hold_gives_numbered_parts_of_di
 def test_a_sample_of_kept_answers_has_an_id_of_its_own_answer() -> None:
     keep = KEY.model_copy(update={"answers": "keep"})
     other = dataclasses.replace(CHAT, given=(Message("assistant", "Maybe."),))
-    assert sample_id(CHAT, KEY, 0) == sample_id(other, KEY, 0)
-    assert len({sample_id(CHAT, keep, 0), sample_id(other, keep, 0), sample_id(CHAT, KEY, 0)}) == 3
-    assert sample_id(CHAT, KEY, 0) != sample_id(CHAT, KEY, 1)
-    assert sample_id(CHAT, KEY, 0) != sample_id(dataclasses.replace(CHAT, repeat=1), KEY, 0)
+    assert sample_id(CHAT, KEY, 0, 0) == sample_id(other, KEY, 0, 0)
+    assert len({sample_id(CHAT, keep, 0, 0), sample_id(other, keep, 0, 0), sample_id(CHAT, KEY, 0, 0)}) == 3
+    assert sample_id(CHAT, KEY, 0, 0) != sample_id(CHAT, KEY, 0, 1)
+    assert sample_id(CHAT, KEY, 0, 0) != sample_id(dataclasses.replace(CHAT, repeat=1), KEY, 0, 0)
 
 
 def test_keeping_answers_and_capturing_features_exclude_each_other() -> None:
@@ -247,3 +267,32 @@ def test_a_group_that_was_begun_by_a_worker_that_died_is_completed_and_nothing_i
     assert sorted(entry.index for entry in entries) == [0, 1, 2]
     assert (tmp_path / "dataset" / begun.shard.file).stat().st_ino == made
     assert sum(entry.shard.rows for entry in entries) == 5
+
+
+def test_several_answers_to_greedy_decoding_are_refused_also_for_one_category() -> None:
+    for content in (
+        {"samples_per_prompt": 2},
+        {"by_category": {"code": {"samples_per_prompt": 2}}},
+        {
+            "sampling": {"temperature": 1.0},
+            "samples_per_prompt": 2,
+            "by_category": {"code": {"sampling": {}}},
+        },
+    ):
+        with pytest.raises(ConfigError, match=r"samples_per_prompt is 2, .*temperature above 0"):
+            validate(DistilConfig, content, "distil")
+
+
+def test_a_category_inherits_what_it_does_not_set() -> None:
+    content = {
+        "max_new_tokens": 50,
+        "sampling": {"temperature": 1.0},
+        "by_category": {"code": {"samples_per_prompt": 4}, "maths": {"max_new_tokens": 9}},
+    }
+    config = validate(DistilConfig, content, "distil")
+    assert config.answering("code").model_dump()["samples_per_prompt"] == 4
+    assert config.answering("code").max_new_tokens == config.answering("chat").max_new_tokens == 50
+    assert (config.answering("maths").max_new_tokens, config.answering("maths").sampling.temperature) == (
+        9,
+        1,
+    )

@@ -80,12 +80,12 @@ def open_rows(path: str, *, seekable: bool) -> Iterator[tuple[io.BufferedReader,
     try:
         filesystem, inner = _locate(path)
         if seekable:
-            raw, content = None, filesystem.open_input_file(inner)
-        else:
-            raw = filesystem.open_input_stream(inner, compression=None, buffer_size=BUFFER_BYTES)
-            content = _decompress(raw, path)
-        with io.BufferedReader(content, BUFFER_BYTES) as stream:
-            yield stream, raw.tell if raw else lambda: 0
+            with io.BufferedReader(filesystem.open_input_file(inner), BUFFER_BYTES) as stream:
+                yield stream, lambda: 0
+            return
+        source = filesystem.open_input_stream(inner, compression=None, buffer_size=BUFFER_BYTES)
+        with _CountedStream(source) as raw, io.BufferedReader(_decompress(raw, path), BUFFER_BYTES) as stream:
+            yield stream, lambda: raw.read_bytes
     except (OSError, EOFError, lzma.LZMAError, pa.ArrowException) as error:
         raise DataError(
             f"Prompts file {path} cannot be read: {error} (looked in {Path.cwd()}). "
@@ -99,6 +99,26 @@ def _locate(path: str) -> tuple[fs.FileSystem, str]:
         return fs.LocalFileSystem(), path
     filesystem, inner = fs.FileSystem.from_uri(path)
     return filesystem, inner
+
+
+class _CountedStream(io.RawIOBase):
+    """Counts the bytes that are read of a stream."""
+
+    def __init__(self, source: Any):
+        self.read_bytes = 0
+        self._source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count: int = self._source.readinto(buffer)
+        self.read_bytes += count
+        return count
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()
 
 
 def _decompress(raw: Any, path: str) -> Any:

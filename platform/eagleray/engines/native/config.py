@@ -27,6 +27,11 @@ class NativeEngineConfig(Settings):
     """CPU threads of torch in this process. None leaves them as they are; one thread per process and several
     processes is the robust choice on a shared machine."""
 
+    @property
+    def concurrency(self) -> int:
+        """Requests that are answered at once."""
+        return self.max_batch_size
+
     batch_invariant: bool = False
     """Give a row the same bits alone and in a verification, so that drafted answers equal plain ones with
     certainty. False is faster at batch 1, and reads a row once for a whole draft tree instead of once for
