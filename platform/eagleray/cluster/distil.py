@@ -28,6 +28,7 @@ from eagleray.distillation.shard_distiller import ShardDistiller
 from eagleray.distillation.target_answers import TargetAnswers
 from eagleray.engines.catalog import build_engine, engine_version
 from eagleray.engines.config import EngineConfig
+from eagleray.engines.native.engine import NativeEngine
 from eagleray.monitoring.memory import peak_rss_bytes
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
 from eagleray.settings import Settings
@@ -101,11 +102,20 @@ def open_distiller(work: DistilWork) -> ShardDistiller:
     if work.key.answers == "keep":
         given = GivenAnswers(chat, work.key.supervision, work.context_window_tokens)
         return ShardDistiller(given, work.key, storage)
-    engine, store = build_engine(work.engine, folder, work.target.dtype), work.open_store()
-    layers = store.layers if store else None
+    store = work.open_store()
+    engine = build_engine(work.engine, folder, work.target.dtype)
     answers = TargetAnswers(
-        engine, chat, work.key, work.context_window_tokens, work.engine.concurrency, layers
+        engine,
+        chat,
+        work.key,
+        work.context_window_tokens,
+        work.engine.concurrency,
+        store.layers if store else None,
     )
+    if store is None:
+        return ShardDistiller(answers, work.key, storage)
+    # Only an engine that runs the target here captures features, so the target is at hand to check them.
+    assert isinstance(engine, NativeEngine)
     audit = FeatureAudit(store, engine.decoder, work.feature_store.audit_share)
     return ShardDistiller(answers, work.key, storage, store, audit.check)
 

@@ -16,7 +16,7 @@ from eagleray.drafters.base import DraftSource
 from eagleray.drafters.catalog import build_drafter
 from eagleray.drafters.folder import load_drafter
 from eagleray.engines.catalog import build_engine, engine_version
-from eagleray.engines.config import EngineConfig
+from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.errors import ClusterError
 from eagleray.evaluation.aggregate import RunFacts, TrainingFacts, build_report
 from eagleray.evaluation.config import EvaluationConfig
@@ -47,7 +47,7 @@ class EvaluationWork(Settings):
     target_hash: str
     template_hash: str
     template_arguments: TemplateArguments
-    engine: EngineConfig
+    engine: NativeEngineConfig
     drafters: dict[str, Path]
     drafter_hashes: dict[str, str]
     baselines: dict[str, UntrainedDrafterConfig]

@@ -82,6 +82,15 @@ class DistilConfig(AnswerSettings):
         return self
 
     @model_validator(mode="after")
+    def _only_a_target_at_hand_has_features(self) -> "DistilConfig":
+        if self.capture_features and self.engine is not None and self.engine.name != "native":
+            raise ValueError(
+                f"engine {self.engine.name} runs no target in its workers, so no features can be captured; "
+                "set capture_features: false and training.features: colocated"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _kept_answers_are_not_computed(self) -> "DistilConfig":
         if self.answers == "keep" and self.capture_features:
             raise ValueError(

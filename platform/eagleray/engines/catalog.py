@@ -4,8 +4,10 @@ import importlib.metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
+from eagleray.engines.config import EngineConfig
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.openai.config import OpenAIEngineConfig
+from eagleray.engines.replay.config import ReplayEngineConfig
 
 if TYPE_CHECKING:
     from eagleray.engines.base import Engine
@@ -17,13 +19,11 @@ def build_engine(config: NativeEngineConfig, target_folder: Path, dtype: str) ->
 
 
 @overload
-def build_engine(config: OpenAIEngineConfig, target_folder: Path, dtype: str) -> "Engine": ...
+def build_engine(config: EngineConfig, target_folder: Path, dtype: str) -> "Engine": ...
 
 
-def build_engine(
-    config: NativeEngineConfig | OpenAIEngineConfig, target_folder: Path, dtype: str
-) -> "Engine":
-    """Load the target into an engine of this process, or connect to the server that runs it.
+def build_engine(config: EngineConfig, target_folder: Path, dtype: str) -> "Engine":
+    """Load the target into an engine of this process, connect to the server that runs it, or do without it.
 
     Args:
         dtype: Name of a torch dtype. A server has its own.
@@ -32,6 +32,10 @@ def build_engine(
         from eagleray.engines.openai.engine import OpenAIEngine
 
         return OpenAIEngine(config, target_folder)
+    if isinstance(config, ReplayEngineConfig):
+        from eagleray.engines.replay.engine import ReplayEngine
+
+        return ReplayEngine(config, target_folder)
     import torch
 
     from eagleray.engines.native.engine import NativeEngine
@@ -41,7 +45,7 @@ def build_engine(
     return NativeEngine(decoder, config)
 
 
-def engine_version(config: NativeEngineConfig | OpenAIEngineConfig) -> str:
+def engine_version(config: EngineConfig) -> str:
     """What answers, for the regime: the version of this package, or the server's kind and version."""
     if isinstance(config, OpenAIEngineConfig):
         from eagleray.engines.openai.server import server_name

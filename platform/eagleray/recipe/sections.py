@@ -13,7 +13,7 @@ from eagleray.distillation.config import DistilConfig
 from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
-from eagleray.engines.config import EngineConfig
+from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.evaluation.config import EvaluationConfig
 from eagleray.settings import Settings
 from eagleray.targets.config import FeatureStoreConfig, TargetConfig
@@ -46,7 +46,8 @@ class PipelineRecipe(Settings):
     kind: Literal["pipeline"]
     run: RunConfig
     target: TargetConfig = TargetConfig()
-    engine: EngineConfig
+    engine: NativeEngineConfig = NativeEngineConfig()
+    """Runs the target in the workers that evaluate, and in those that distil unless `distil.engine` does."""
     prompts: PromptsConfig
     distil: DistilConfig = DistilConfig()
     feature_store: FeatureStoreConfig = FeatureStoreConfig()
