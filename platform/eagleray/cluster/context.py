@@ -25,6 +25,8 @@ from eagleray.targets.loading import load_tokenizer, resolve_target
 from eagleray.training.preflight import check_feature_budget, check_feature_layers, check_planned
 
 MEGABYTE = 10**6
+LONG_READING_BYTES = 16 * MEGABYTE
+"""Prompt files of this size take long enough to read for showing how far it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +130,12 @@ def reading_listener(listener: ProgressListener) -> ReadingListener:
 
     def tell(done_bytes: int, total_bytes: int) -> None:
         nonlocal meter
+        if total_bytes < LONG_READING_BYTES:
+            return
         if meter is None:
             meter = ProgressMeter("prompts", total_bytes / MEGABYTE, "MB", listener)
-        meter.reach(done_bytes / MEGABYTE)
+        if done_bytes / MEGABYTE > meter.done:
+            meter.reach(done_bytes / MEGABYTE)
 
     return tell
 

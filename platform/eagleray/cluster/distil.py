@@ -8,13 +8,17 @@ readable dataset; the next start makes the shards that are missing.
 
 import contextlib
 import logging
+import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.data import ActorPoolStrategy, DataContext
+from ray.data.context import AutoscalingConfig
+from ray.exceptions import RayError
 
 from eagleray.corpus.chat import ChatTemplate
 from eagleray.corpus.journal import JournalEntry
@@ -29,6 +33,7 @@ from eagleray.distillation.target_answers import TargetAnswers
 from eagleray.engines.catalog import build_engine, engine_version
 from eagleray.engines.config import EngineConfig
 from eagleray.engines.native.engine import NativeEngine
+from eagleray.errors import ClusterError, EagleRayError
 from eagleray.monitoring.memory import peak_rss_bytes
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
 from eagleray.settings import Settings
@@ -125,18 +130,30 @@ class DistilActor:
 
     def __init__(self, work: DistilWork):
         self.work = work
-        self.distiller = open_distiller(work)
+
+    @cached_property
+    def distiller(self) -> ShardDistiller:
+        """Opened with the first group, so that its errors reach the driver as those of any group."""
+        return open_distiller(self.work)
 
     def __call__(self, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        for entry in self.distiller.publish_missing(self.work.prompts, self.work.plan, row["shards"]):
-            yield {"receipt": entry.model_dump_json(), "peak_rss_bytes": peak_rss_bytes()}
+        try:
+            for entry in self.distiller.publish_missing(self.work.prompts, self.work.plan, row["shards"]):
+                yield {"receipt": entry.model_dump_json(), "peak_rss_bytes": peak_rss_bytes(), "error": b""}
+        except EagleRayError as error:
+            # As a row: raised, it would come back wrapped, logged and with advice about Ray's retries.
+            yield {"receipt": "", "peak_rss_bytes": peak_rss_bytes(), "error": pickle.dumps(error)}
 
 
 def distil(work: DistilWork, config: DistilConfig, listener: ProgressListener) -> DistilOutcome:
     """Make every shard that is missing.
 
+    A worker that dies is replaced, and what it had begun is completed by another.
+
     Raises:
         DataError: The dataset folder holds a damaged dataset, or one of other conditions.
+        EngineError: The engine cannot start, or breaks down.
+        ClusterError: Ray gave up, e.g. after its time without progress because workers kept dying.
     """
     storage = open_storage(work.dataset)
     manifest = open_manifest(storage, work.begin_manifest())
@@ -158,46 +175,51 @@ def distil(work: DistilWork, config: DistilConfig, listener: ProgressListener) -
 
 
 def _receipts(missing: Sequence[int], work: DistilWork, config: DistilConfig) -> Iterator[dict[str, Any]]:
-    groups = group_shards(missing, config.workers)
+    workers = config.worker_range
+    groups = group_shards(missing, workers.max)
     if not groups:
         return
-    with _each_receipt_at_once():
+    with _data_settings():
         dataset = ray.data.from_items(
             [{"shards": group} for group in groups], override_num_blocks=len(groups)
         ).flat_map(
             DistilActor,
             fn_constructor_args=(work,),
             # One group in flight per engine: a queue would only keep work from engines that are idle.
-            compute=ActorPoolStrategy(size=min(config.workers, len(groups)), max_tasks_in_flight_per_actor=1),
+            compute=ActorPoolStrategy(
+                min_size=min(workers.min, len(groups)),
+                max_size=min(workers.max, len(groups)),
+                max_tasks_in_flight_per_actor=1,
+            ),
             num_cpus=config.cpus_per_worker,
             num_gpus=config.gpus_per_worker or None,
         )
-        yield from dataset.iter_rows()
+        for row in dataset.iter_rows():
+            if row["error"]:
+                raise pickle.loads(row["error"])
+            yield row
 
 
 @contextlib.contextmanager
-def _each_receipt_at_once() -> Iterator[None]:
+def _data_settings() -> Iterator[None]:
     """Settings of Ray Data for rows that are small and long in the making, and for a quiet log."""
-    context = DataContext.get_current()
-    logger = logging.getLogger("ray.data")
-    before = (
-        context.enable_progress_bars,
-        context.print_on_execution_start,
-        context.target_max_block_size,
-        logger.level,
-    )
+    context, logger = DataContext.get_current(), logging.getLogger("ray.data")
+    before, level = context.copy(), logger.level
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     # A block ends once it is larger than this: every receipt is a block, sent when its shard is published.
     context.target_max_block_size = 1
-    logger.setLevel(logging.ERROR)
+    # Every worker has one group at a time, so the pool is full at 1 and should grow then.
+    context.autoscaling_config = AutoscalingConfig(actor_pool_util_upscaling_threshold=1.0)
+    logger.setLevel(logging.CRITICAL)
     try:
         yield
+    except RayError as error:
+        raise ClusterError(
+            f"Ray could not finish the distil stage: {error}. Shards made so far are kept; look at the "
+            "memory of the machines, lower distil.workers or the engine's max_batch_size, and start the same "
+            "command again."
+        ) from error
     finally:
-        (
-            context.enable_progress_bars,
-            context.print_on_execution_start,
-            context.target_max_block_size,
-            level,
-        ) = before
+        DataContext._set_current(before)
         logger.setLevel(level)

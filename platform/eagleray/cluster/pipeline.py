@@ -50,7 +50,9 @@ def run_stages(run: RunContext, stages: Sequence[Stage]) -> None:
 def min_cpus(recipe: PipelineRecipe) -> int:
     """CPUs that the widest stage holds at once."""
     trainings = [section.training.workers for section in recipe.drafters.values()]
-    return max(recipe.distil.workers * recipe.distil.cpus_per_worker, recipe.evaluation.workers, *trainings)
+    return max(
+        recipe.distil.worker_range.min * recipe.distil.cpus_per_worker, recipe.evaluation.workers, *trainings
+    )
 
 
 def content_key(run: RunContext) -> ContentKey:

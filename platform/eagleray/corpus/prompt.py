@@ -9,7 +9,7 @@ import json
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from eagleray.corpus.config import AnswersFrom
 
@@ -98,6 +98,11 @@ class Reject:
     origin: str
     """File and line, or the prompt's id."""
     reason: str
+
+
+def least_true(origins: Iterable[AnswerOrigin]) -> AnswerOrigin:
+    """What a sequence of several answers is called: by the one that is the furthest from emitted ids."""
+    return max(origins, key=get_args(AnswerOrigin).index)
 
 
 def content_id(prompt: Prompt, answers: AnswersFrom) -> str:

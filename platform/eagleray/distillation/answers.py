@@ -23,6 +23,7 @@ class AnsweredSequence:
     """A sequence to train on."""
 
     sequence: TrainingSequence
+    origin: AnswerOrigin
     draw: int = 0
     """Which of the answers to its prompt it is of; above 0 only where several are sampled."""
     captured: CapturedFeatures | None = None
@@ -49,7 +50,6 @@ class Answers:
 class AnswerSource(Protocol):
     """Answers prompts."""
 
-    origin: AnswerOrigin
     chat: ChatTemplate
 
     def answer(self, jobs: Iterable[ShardJob]) -> Iterator[tuple[ShardJob, Answers]]:
@@ -62,8 +62,6 @@ class AnswerSource(Protocol):
 
 class GivenAnswers:
     """Answers that the input rows came with; no engine runs."""
-
-    origin: AnswerOrigin = "given"
 
     def __init__(self, chat: ChatTemplate, supervision: SupervisionConfig, max_tokens: int):
         self.chat = chat
@@ -96,7 +94,7 @@ class GivenAnswers:
         longest = max((len(sequence.input_ids) for sequence in sequences), default=0)
         if longest > self.max_tokens:
             raise RenderError(f"the conversation has {longest} tokens; at most {self.max_tokens} fit")
-        return tuple(AnsweredSequence(sequence=sequence) for sequence in sequences)
+        return tuple(AnsweredSequence(sequence=sequence, origin="given") for sequence in sequences)
 
 
 def sort_out(answered: Sequence[AnsweredPrompt], failed: Sequence[tuple[Prompt, str]]) -> Answers:

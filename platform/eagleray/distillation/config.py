@@ -1,6 +1,6 @@
 """Who answers the prompts, what is learnt of the answers, and how they are cut into shards."""
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from eagleray.corpus.config import AnswerSettings, AnswersFrom, SupervisionConfig
 from eagleray.engines.config import EngineConfig
@@ -19,6 +19,22 @@ class CategoryAnswers(Settings):
 
     samples_per_prompt: int | None = Field(default=None, ge=1)
     """Answers drawn for each prompt. None: as for the others."""
+
+
+class WorkerRange(Settings):
+    """A number of processes that follows the work."""
+
+    min: PositiveInt
+    """Processes that there are from the start."""
+
+    max: PositiveInt
+    """Processes that there may be."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> "WorkerRange":
+        if self.min > self.max:
+            raise ValueError(f"min is {self.min}, max {self.max}; expected min to be at most max")
+        return self
 
 
 class DistilConfig(AnswerSettings):
@@ -49,8 +65,9 @@ class DistilConfig(AnswerSettings):
     """Where the dataset lies, if not in the run's folder: a path or a storage address of its own, such as
     `s3://bucket/datasets/mine`. Prompts and features stay in the run's folder."""
 
-    workers: int = Field(default=2, ge=1)
-    """Engine processes. Each takes `cpus_per_worker` cores and as many threads."""
+    workers: PositiveInt | WorkerRange = 2
+    """Engine processes, as a number or as `{min: 1, max: 8}`: then more are started while there is work
+    for them and the cluster has room. Each takes `cpus_per_worker` cores and as many threads."""
 
     cpus_per_worker: int = Field(default=1, ge=1)
     """Cores of one engine process. On CPUs, more processes of one thread beat more threads."""
@@ -61,6 +78,13 @@ class DistilConfig(AnswerSettings):
     capture_features: bool = True
     """Store the tapped features while generating: the target has just computed them, so they are free.
     Needs `training.features: stored` to be of use."""
+
+    @property
+    def worker_range(self) -> WorkerRange:
+        """Fewest and most engine processes."""
+        if isinstance(self.workers, WorkerRange):
+            return self.workers
+        return WorkerRange(min=self.workers, max=self.workers)
 
     def answering_by_category(self) -> dict[str, AnswerSettings]:
         """Settings of the categories that have some of their own, filled up with those of the others."""

@@ -8,7 +8,7 @@ follows belongs to it. It is history then, and is not learnt.
 from collections.abc import Sequence
 
 from eagleray.corpus.chat import ChatTemplate, RenderError
-from eagleray.corpus.prompt import ASSISTANT, TOOL, Message, Prompt
+from eagleray.corpus.prompt import ASSISTANT, TOOL, AnswerOrigin, Message, Prompt
 from eagleray.corpus.supervision import AnsweredTurn
 from eagleray.corpus.thinking import thinking_tokens
 from eagleray.engines.base import CapturedFeatures, Generation
@@ -26,6 +26,8 @@ class Dialogue:
         """What to ask now; set by `ask`."""
         self.turns: list[AnsweredTurn] = []
         self.captured: list[CapturedFeatures | None] = []
+        self.origins: list[AnswerOrigin] = []
+        """Of the answers of `turns`."""
         self.failure = ""
         """Why the dialogue could not go on; empty while it can."""
         self._chat = chat
@@ -67,6 +69,7 @@ class Dialogue:
             )
         )
         self.captured.append(generation.captured)
+        self.origins.append(generation.origin)
         if generation.finish_reason == "length":
             self.failure = "the answer was cut, so what follows it was not asked"
             return

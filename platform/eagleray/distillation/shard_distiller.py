@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from eagleray.corpus.journal import JournalEntry, entry_name, publish_entry, read_entry
 from eagleray.corpus.manifest import ContentKey
-from eagleray.corpus.prompt import TOOL, AnswerOrigin, Prompt
+from eagleray.corpus.prompt import TOOL, Prompt
 from eagleray.corpus.prompt_table import PromptTable
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.shards import write_shard
@@ -99,13 +99,11 @@ class ShardDistiller:
     ) -> Iterator[tuple[Prompt, Sample, CapturedFeatures | None]]:
         for one in answered:
             for part, answer in enumerate(one.sequences):
-                sample = to_sample(one.prompt, answer, part, self.key, self.answers.origin)
+                sample = to_sample(one.prompt, answer, part, self.key)
                 yield one.prompt, sample, answer.captured
 
 
-def to_sample(
-    prompt: Prompt, answer: AnsweredSequence, part: int, key: ContentKey, origin: AnswerOrigin
-) -> Sample:
+def to_sample(prompt: Prompt, answer: AnsweredSequence, part: int, key: ContentKey) -> Sample:
     """Join a prompt and a sequence of its answers."""
     sequence = answer.sequence
     return Sample(
@@ -116,7 +114,7 @@ def to_sample(
         prompt_tokens=sequence.prompt_tokens,
         answer_tokens=sequence.answer_tokens,
         finish_reason=sequence.finish_reason,
-        answer_origin=origin,
+        answer_origin=answer.origin,
         category=prompt.category,
         source=prompt.source,
     )

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from eagleray.corpus.chat import ChatTemplate
 from eagleray.corpus.manifest import ContentKey
-from eagleray.corpus.prompt import AnswerOrigin, Prompt
+from eagleray.corpus.prompt import Prompt, least_true
 from eagleray.corpus.supervision import to_sequences
 from eagleray.distillation.answers import (
     NOTHING_TO_LEARN,
@@ -37,8 +37,6 @@ class TargetAnswers:
         concurrency: Requests that the engine runs at once; it is given no fewer while there are prompts.
         capture_layers: Also keep the features of these layers.
     """
-
-    origin: AnswerOrigin = "target"
 
     def __init__(
         self,
@@ -98,9 +96,13 @@ class TargetAnswers:
 
     def _learn(self, dialogue: Dialogue) -> list[AnsweredSequence]:
         return [
-            # A sequence ends with the answer of its last turn, whose generation has seen all of it.
             AnsweredSequence(
-                sequence=sequence, draw=dialogue.draw, captured=dialogue.captured[sequence.last_turn]
+                sequence=sequence,
+                # All answers up to its last turn are in it, as what is learnt or as history.
+                origin=least_true(dialogue.origins[: sequence.last_turn + 1]),
+                draw=dialogue.draw,
+                # The generation of its last answer has seen all of it.
+                captured=dialogue.captured[sequence.last_turn],
             )
             for sequence in to_sequences(dialogue.turns, self.key.supervision)
         ]

@@ -8,4 +8,6 @@ from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.openai.config import OpenAIEngineConfig
 from eagleray.engines.replay.config import ReplayEngineConfig
 
-EngineConfig = Annotated[NativeEngineConfig | OpenAIEngineConfig | ReplayEngineConfig, Field(discriminator="name")]
+EngineConfig = Annotated[
+    NativeEngineConfig | OpenAIEngineConfig | ReplayEngineConfig, Field(discriminator="name")
+]

@@ -291,3 +291,18 @@ def test_seeds_are_those_of_the_prompt_wherever_and_whenever_it_is_asked(chat: C
     (asked,) = seeds[1]
     assert seeds[0][asked] == seeds[1][asked]
     assert all(0 <= seed < 2**63 for seed in seeds[0].values())
+
+
+def test_a_sequence_is_called_by_its_least_true_answer(chat: ChatTemplate) -> None:
+    class Server(ScriptedEngine):
+        def open_stream(self, **options: Any) -> RequestStream:
+            stream = ScriptedStream(self)
+            origins = iter(("retokenised", "target"))
+            answer = stream._answer
+            stream._answer = lambda request: dataclasses.replace(  # type: ignore[method-assign]
+                answer(request), origin=next(origins)
+            )
+            return stream
+
+    (answered,) = _answer(Server(chat, "one", "two"), _prompt(A, OLD, B)).answered
+    assert [one.origin for one in answered.sequences] == ["retokenised"]

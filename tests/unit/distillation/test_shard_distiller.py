@@ -10,7 +10,7 @@ import torch
 from eagleray.corpus.chat import ChatTemplate
 from eagleray.corpus.config import AnswerSettings, SupervisionConfig
 from eagleray.corpus.given_answers import given_turns
-from eagleray.corpus.prompt import AnswerOrigin, Message, Prompt, Reject, user_prompt
+from eagleray.corpus.prompt import Message, Prompt, Reject, user_prompt
 from eagleray.corpus.prompt_files import read_prompts
 from eagleray.corpus.prompt_table import write_table
 from eagleray.corpus.shards import Shard, ShardRecord, read_shard
@@ -214,7 +214,6 @@ def test_a_conversation_that_one_sequence_cannot_hold_gives_numbered_parts_of_di
     class TwoPieces:
         """Encodes an answer letter by letter, as a request never is."""
 
-        origin: AnswerOrigin = "target"
         chat = ChatTemplate(tokenizer)
 
         def answer(self, jobs: Iterable[ShardJob]) -> Iterator[tuple[ShardJob, Answers]]:
@@ -225,7 +224,8 @@ def test_a_conversation_that_one_sequence_cannot_hold_gives_numbered_parts_of_di
             )
             turns = [dataclasses.replace(first, answer_ids=letters), second]
             sequences = tuple(
-                AnsweredSequence(sequence=one) for one in to_sequences(turns, SupervisionConfig())
+                AnsweredSequence(sequence=one, origin="target")
+                for one in to_sequences(turns, SupervisionConfig())
             )
             one = AnsweredPrompt(prompt=job.prompts[0], sequences=sequences)
             yield job, Answers(answered=(one,), rejects=())

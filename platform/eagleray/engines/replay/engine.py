@@ -1,6 +1,7 @@
 """The replay engine: emits stored ids through the same stream as engines that compute them."""
 
 from itertools import islice
+from pathlib import Path
 from time import perf_counter
 
 from eagleray.engines.base import (
@@ -12,20 +13,29 @@ from eagleray.engines.base import (
     GenerationRequest,
     RequestStream,
 )
+from eagleray.engines.limits import RequestLimits
 from eagleray.engines.replay.answers import AnswerTable, read_answers
 from eagleray.engines.replay.config import ReplayEngineConfig
 from eagleray.errors import DataError, EngineError
+from eagleray.targets.geometry import TargetGeometry
 
 
 class ReplayEngine(Engine):
     """Runs no target.
 
+    Args:
+        target_folder: Whose limits of a request are kept; its weights are not read.
+
     Raises:
         DataError: The source cannot be read or holds no answer.
     """
 
-    def __init__(self, config: ReplayEngineConfig):
+    def __init__(self, config: ReplayEngineConfig, target_folder: Path):
         self.config = config
+        geometry = TargetGeometry.read(target_folder)
+        self.limits = RequestLimits(
+            vocab_size=geometry.vocab_size, context_window_tokens=geometry.max_position_embeddings
+        )
         self.answers = AnswerTable(read_answers(config.source))
         if not self.answers.count:
             raise DataError(f"{config.source} holds no answer to replay. Change distil.engine.source.")
@@ -43,15 +53,16 @@ class ReplayEngine(Engine):
                 "The replay engine computes nothing, so it neither drafts nor captures features. Set "
                 "distil.capture_features: false, or the engine's name to native."
             )
-        return ReplayStream(self.answers, self.config)
+        return ReplayStream(self.answers, self.limits, self.config)
 
 
 class ReplayStream:
     """A `RequestStream` that answers as many requests at once as it is said to."""
 
-    def __init__(self, answers: AnswerTable, config: ReplayEngineConfig):
+    def __init__(self, answers: AnswerTable, limits: RequestLimits, config: ReplayEngineConfig):
         self.delivered_tokens = 0
         self._answers = answers
+        self._limits = limits
         self._config = config
         self._waiting: dict[str, GenerationRequest] = {}
         self._host_s = 0.0
@@ -70,11 +81,13 @@ class ReplayStream:
         """Queue a request.
 
         Raises:
-            EngineError: Its prompt is empty, or a request of that id is unfinished.
+            EngineError: See `RequestLimits.check_request`; or a request of that id is unfinished.
         """
-        if not request.prompt_ids or request.request_id in self._waiting:
+        self._limits.check_request(request)
+        if request.request_id in self._waiting:
             raise EngineError(
-                f"Request {request.request_id!r} has an empty prompt, or is still unfinished in this stream."
+                f"Request {request.request_id!r} is still unfinished in this stream. "
+                "Give every request an id of its own."
             )
         self._waiting[request.request_id] = request
 
@@ -97,8 +110,9 @@ class ReplayStream:
                 request_id=request.request_id, reason=f"{self._config.source} holds no answer to the prompt"
             )
         answer_ids, finish_reason = found or self._answers.any(request.prompt_ids, request.seed)
-        if len(answer_ids) > request.max_new_tokens:
-            answer_ids, finish_reason = answer_ids[: request.max_new_tokens], "length"
+        room = self._limits.room(request)
+        if len(answer_ids) > room:
+            answer_ids, finish_reason = answer_ids[:room], "length"
         self.delivered_tokens += len(answer_ids)
         return Generation(
             request_id=request.request_id,
