@@ -93,7 +93,8 @@ def _show_counter(title: str, heading: str, counts: Mapping[str, int], out: Cons
 
 
 def _show_truncation(name: str, account: TruncationAccount, out: Console) -> None:
-    cut = "nothing is cut" if account.max_length is None else f"cut to {account.max_length} tokens"
+    kind = "cut to" if account.long_samples == "clip" else "in windows of"
+    cut = "nothing is cut" if account.max_length is None else f"{kind} {account.max_length} tokens"
     table = Table(title=f"Truncation, {name}: {cut}, {account.kept_ratio:.2%} of supervised tokens kept")
     for heading in ("rows of", "whole", "clipped", "lost", "kept tokens", "clipped tokens", "lost tokens"):
         table.add_column(heading, justify="left" if heading == "rows of" else "right")

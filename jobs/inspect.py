@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from eagleray.corpus.accounting import TruncationLedger
 from eagleray.corpus.inspection import Inspection, inspect_dataset, segments
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.storage import open_storage
+from eagleray.corpus.windows import LongSamples
 from eagleray.errors import ArtifactError, DataError
 from eagleray.settings import validate
 from eagleray.targets.config import TargetConfig
@@ -68,10 +70,9 @@ def main(
 def _inspect(
     folder: str, max_length: list[int] | None, tokenizer: Path | None, as_json: bool, out: Console
 ) -> None:
-    lengths: dict[str, int | None] = {f"max_length {length}": length for length in max_length or ()}
-    found = inspect_dataset(
-        open_storage(folder), lengths or _training_lengths(folder) or {"uncut": None}, NUM_SAMPLES
-    )
+    ledgers = {f"max_length {length}": TruncationLedger(length) for length in max_length or ()}
+    ledgers = ledgers or _training_ledgers(folder) or {"uncut": TruncationLedger(None)}
+    found = inspect_dataset(open_storage(folder), ledgers, NUM_SAMPLES)
     decode = _decoder(tokenizer, found)
     if as_json:
         # Straight to stdout: a console would wrap and style what programs read.
@@ -85,15 +86,16 @@ def _inspect(
         )
 
 
-def _training_lengths(folder: str) -> dict[str, int | None]:
+def _training_ledgers(folder: str) -> dict[str, TruncationLedger]:
     recipe = Path(folder).resolve().parent / "recipe.json"
     if not recipe.is_file():
         return {}
     drafters = json.loads(recipe.read_text(encoding="utf-8"))["drafters"]
-    labels: dict[int, list[str]] = {}
+    labels: dict[tuple[int, LongSamples], list[str]] = {}
     for label, section in drafters.items():
-        labels.setdefault(section["training"]["max_length"], []).append(label)
-    return {", ".join(names): length for length, names in labels.items()}
+        training = section["training"]
+        labels.setdefault((training["max_length"], training["long_samples"]), []).append(label)
+    return {", ".join(names): TruncationLedger(*cut) for cut, names in labels.items()}
 
 
 def _decoder(folder: Path | None, found: Inspection) -> Decode:

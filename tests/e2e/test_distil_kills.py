@@ -18,7 +18,7 @@ from eagleray.corpus.sample import Sample
 from eagleray.corpus.storage import LocalFolder
 from tests.e2e.conftest import Job
 
-PROMPTS = 3000
+PROMPTS = 2000
 ROWS_PER_SHARD = 4
 WORKER = "MapWorker(FlatMap(DistilActor))"
 
@@ -27,7 +27,7 @@ StartJob = Callable[..., Job]
 
 @pytest.fixture
 def distil(tmp_path: Path) -> tuple[str, ...]:
-    """Arguments of a job that distils 3,000 prompts from files, one of them twice and one of them broken."""
+    """Arguments of a job that distils 2,000 prompts from files, one of them twice and one of them broken."""
     chance = random.Random(0)
     with (tmp_path / "prompts.jsonl").open("w") as stream:
         for number in range(PROMPTS - 1):
@@ -46,7 +46,7 @@ def distil(tmp_path: Path) -> tuple[str, ...]:
         f"prompts.train=[{{kind: files, path: {tmp_path}/prompts.jsonl}}]",
         "prompts.held_out=[{kind: family, name: code, count: 2, seed: 2}]",
         f"distil.rows_per_shard={ROWS_PER_SHARD}",
-        "distil.window_prompts=500",
+        "distil.window_prompts=300",
         "distil.capture_features=false",
         "drafters.eagle3.training.features=colocated",
         "drafters.dflash.training.features=colocated",
@@ -109,6 +109,7 @@ def require_same(run: Path, expected: list[Sample]) -> None:
     assert leftovers == [], "half-written files of killed writers are still there"
 
 
+@pytest.mark.timeout(1200)
 def test_a_killed_job_and_a_killed_worker_lose_and_double_nothing(
     start_job: StartJob, distil: tuple[str, ...]
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_killed_job_and_a_killed_worker_lose_and_double_nothing(
     assert {path: path.stat().st_ino for path in (job.run / "dataset").iterdir()} == inodes
 
 
+@pytest.mark.timeout(1200)
 def test_three_kills_at_random_instants_change_nothing(start_job: StartJob, distil: tuple[str, ...]) -> None:
     expected = undisturbed(start_job, distil)
     require_same(kill_at_random(start_job, distil, kills=3, seed=3), expected)

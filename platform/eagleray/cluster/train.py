@@ -50,6 +50,7 @@ from eagleray.training.loop import TrainingJob, load_best, train
 from eagleray.training.metrics_log import MetricsLog, thin_out
 from eagleray.training.parity_gate import GateOutcome, check_parity, gate_samples
 from eagleray.training.preflight import check_samples
+from eagleray.training.rows import training_rows
 from eagleray.training.state import TrainingState
 from eagleray.training.vocabulary import supervised_counts
 
@@ -128,7 +129,7 @@ def train_worker(config: dict[str, Any]) -> None:
         config=work.training,
         drafter=drafter,
         module=module,
-        samples=samples,
+        rows=training_rows(samples, work.training),
         held_out=held_out,
         source=source,
         checkpoints=CheckpointFolder(work.run, work.training.keep_checkpoints),

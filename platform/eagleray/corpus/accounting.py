@@ -15,10 +15,8 @@ from itertools import accumulate
 from math import ceil
 
 from eagleray.corpus.sample import Sample
+from eagleray.corpus.windows import LongSamples, Spans, Window, cut_windows
 from eagleray.settings import Settings
-
-Spans = Sequence[tuple[int, int]]
-"""Half-open index spans, ascending and apart."""
 
 NO_SUPERVISED, NO_ANCHOR = "no supervised tokens", "no supervised token after another"
 KEEPING_PERCENT = (95, 99, 100)
@@ -76,6 +74,8 @@ class TruncationAccount(Settings):
 
     max_length: int | None
     """Where rows were cut; None if none was."""
+    long_samples: LongSamples
+    """What became of longer rows."""
     total: Tally
     kept_ratio: float
     by_category: dict[str, Tally]
@@ -99,25 +99,22 @@ def supervised_within(spans: Spans, max_length: int) -> int:
     return sum(max(0, min(end, max_length) - start) for start, end in spans)
 
 
-def anchors_within(spans: Spans, max_length: int) -> int:
-    """Supervised tokens left by a cut that a supervised token follows within it."""
-    return sum(max(0, min(end, max_length) - start - 1) for start, end in spans)
-
-
-def account(rows: Iterable[Extent], max_length: int | None) -> TruncationAccount | None:
+def account(
+    rows: Iterable[Extent], max_length: int | None, long_samples: LongSamples = "clip"
+) -> TruncationAccount | None:
     """Account for rows cut to `max_length`; None if there are no rows."""
-    ledger = TruncationLedger(max_length)
+    ledger = TruncationLedger(max_length, long_samples)
     for row in rows:
         ledger.enter(row)
     return ledger.close()
 
 
-def row_counts(row: Extent, max_length: int) -> dict[str, int]:
-    """What a single row adds to a `Tally`."""
+def row_counts(row: Extent, max_length: int, windows: Sequence[Window]) -> dict[str, int]:
+    """What a single row, trained on in these windows, adds to a `Tally`."""
     total = supervised_within(row.supervised, row.tokens)
-    if anchors_within(row.supervised, max_length) == 0:
+    if not windows:
         return {"lost_rows": 1, "lost_tokens": total}
-    kept = supervised_within(row.supervised, max_length)
+    kept = sum(window.supervised_tokens for window in windows)
     rows = "clipped_rows" if row.tokens > max_length else "whole_rows"
     return {rows: 1, "kept_tokens": kept, "clipped_tokens": total - kept}
 
@@ -184,6 +181,8 @@ class TruncationLedger:
 
     max_length: int | None
     """Where rows are cut; None cuts none."""
+    long_samples: LongSamples = "clip"
+    """What becomes of longer rows."""
     lengths: Counter[int] = field(default_factory=Counter)
     by_length: dict[int, Counter[str]] = field(default_factory=dict)
     by_category: dict[str, Counter[str]] = field(default_factory=dict)
@@ -194,11 +193,12 @@ class TruncationLedger:
     def enter(self, row: Extent) -> None:
         """Add a row."""
         limit = row.tokens if self.max_length is None else self.max_length
-        counts = row_counts(row, limit)
+        windows = cut_windows(row.tokens, row.supervised, limit, self.long_samples)
+        counts = row_counts(row, limit, windows)
         self.lengths[row.tokens] += 1
         self.by_length.setdefault(row.tokens, Counter()).update(counts)
         self.by_category.setdefault(row.category, Counter()).update(counts)
-        self.anchors += anchors_within(row.supervised, limit)
+        self.anchors += sum(window.anchors for window in windows)
         if "lost_rows" in counts:
             left = supervised_within(row.supervised, limit)
             self.reasons[NO_ANCHOR if left else NO_SUPERVISED] += 1
@@ -217,6 +217,7 @@ class TruncationLedger:
             total.update(counts)
         return TruncationAccount(
             max_length=self.max_length,
+            long_samples=self.long_samples,
             total=Tally(**total),
             kept_ratio=Tally(**total).kept_ratio,
             by_category={name: Tally(**self.by_category[name]) for name in sorted(self.by_category)},

@@ -17,23 +17,24 @@ class Inspection:
     manifest: Manifest
     summary: DatasetSummary
     truncation: dict[str, TruncationAccount]
-    """By name of the length; empty when there are no samples."""
+    """By name of the ledger; empty when there are no samples."""
     samples: tuple[Sample, ...]
     """A few, spread evenly over the dataset."""
 
 
-def inspect_dataset(storage: Storage, max_lengths: Mapping[str, int | None], num_samples: int) -> Inspection:
+def inspect_dataset(
+    storage: Storage, ledgers: Mapping[str, TruncationLedger], num_samples: int
+) -> Inspection:
     """Read every published shard once.
 
     Args:
-        max_lengths: Name -> length at which to account for truncation; None cuts nothing.
+        ledgers: Name -> empty ledger of the cut to account for.
 
     Raises:
         DataError: There is no dataset, or its manifest is damaged. A damaged shard is reported instead.
     """
     manifest = read_manifest(storage)
     survey = DatasetSurvey(storage, manifest)
-    ledgers = {name: TruncationLedger(length) for name, length in max_lengths.items()}
     chosen = {manifest.rows * number // num_samples for number in range(num_samples)}
     samples = []
     for position, sample in enumerate(survey.samples()):

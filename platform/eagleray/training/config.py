@@ -4,7 +4,11 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from eagleray.corpus.windows import LongSamples
 from eagleray.settings import Settings
+
+MIN_WINDOW = 8
+"""Tokens of the shortest windows: a quarter of them is context, and a draft starts two tokens back."""
 
 
 class TrainingConfig(Settings):
@@ -48,8 +52,13 @@ class TrainingConfig(Settings):
     """Largest norm of the gradient over all parameters."""
 
     max_length: int = Field(default=1024, gt=1)
-    """Longest sequence in tokens, prompt included. Longer ones are cut, and preflight accounts for what
-    that costs."""
+    """Longest sequence in tokens, prompt included. Preflight accounts for what it costs that longer ones are
+    cut (`long_samples`)."""
+
+    long_samples: LongSamples = "clip"
+    """What becomes of samples longer than `max_length`. `clip` trains on their beginning. `window` trains on
+    all of their answers, in windows of that length: the target's features know the whole sample, the
+    drafter itself sees at least a quarter window of context before what it learns."""
 
     min_supervised_kept_ratio: float = Field(default=0.95, ge=0, le=1)
     """Least share of the dataset's supervised tokens that must be trained on at `max_length`; preflight
@@ -86,6 +95,15 @@ class TrainingConfig(Settings):
 
     seed: int = Field(default=0, ge=0)
     """Drives initial weights, the order of sequences and every random choice of a step."""
+
+    @model_validator(mode="after")
+    def _windows_hold_context(self) -> "TrainingConfig":
+        if self.long_samples == "window" and self.max_length < MIN_WINDOW:
+            raise ValueError(
+                f"max_length is {self.max_length}; windows of a sample need at least {MIN_WINDOW} tokens, so "
+                "that some of them are context"
+            )
+        return self
 
     @model_validator(mode="after")
     def _workers_share_evenly(self) -> "TrainingConfig":

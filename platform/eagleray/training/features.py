@@ -8,20 +8,21 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from eagleray.corpus.sample import Sample
 from eagleray.errors import ConfigError
 from eagleray.targets.feature_store import FeatureStore
+from eagleray.training.rows import TrainingRow
 
 
 class FeatureSource(Protocol):
     """Gives the tapped features of whole sequences."""
 
-    def features(self, samples: Sequence[Sample], ids_BT: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features_BTLD and final_BTD; padding holds zeros.
+    def features(self, rows: Sequence[TrainingRow], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return features_BTLD and final_BTD, T being the longest row; padding holds zeros.
 
-        Args:
-            ids_BT: Ids of `samples`, cut to the training length and right-padded.
+        They are those that the target has at these positions of the whole sample.
         """
         ...
 
@@ -41,9 +42,22 @@ class ColocatedFeatures:
         self._target = target
         self._layers = layers
 
-    def features(self, samples: Sequence[Sample], ids_BT: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """Capture now."""
-        return self._target.capture(ids_BT, lengths_B, self._layers)
+    def features(self, rows: Sequence[TrainingRow], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Run the target over each sample up to the end of its row; what comes after changes nothing."""
+        ends = [row.end for row in rows]
+        ids_BT = torch.zeros(len(rows), max(ends), dtype=torch.int64)
+        for index, row in enumerate(rows):
+            ids_BT[index, : row.end] = torch.tensor(row.sample.input_ids[: row.end])
+        captured = self._target.capture(ids_BT.to(device), torch.tensor(ends, device=device), self._layers)
+        if not any(row.start for row in rows):
+            return captured
+        features, final = (
+            pad_sequence(
+                [whole[index, row.start : row.end] for index, row in enumerate(rows)], batch_first=True
+            )
+            for whole in captured
+        )
+        return features, final
 
 
 class StoredFeatures:
@@ -67,17 +81,18 @@ class StoredFeatures:
         self._columns = [store.layers.index(layer) for layer in layers]
         self._cache: dict[str, tuple[Tensor, Tensor]] | None = {} if cache else None
 
-    def features(self, samples: Sequence[Sample], ids_BT: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
+    def features(self, rows: Sequence[TrainingRow], device: torch.device) -> tuple[Tensor, Tensor]:
         """Read, or take from memory. The last position of a whole sequence was never computed and is zero."""
-        rows = [self._read(sample) for sample in samples]
-        width = rows[0][1].shape[-1]
-        features_BTLD = torch.zeros(*ids_BT.shape, len(self._columns), width)
-        final_BTD = torch.zeros(*ids_BT.shape, width)
-        for row, (features_TLD, final_TD) in enumerate(rows):
-            known = min(len(final_TD), int(lengths_B[row]))
-            features_BTLD[row, :known] = features_TLD[:known]
-            final_BTD[row, :known] = final_TD[:known]
-        return features_BTLD.to(ids_BT.device), final_BTD.to(ids_BT.device)
+        stored = [self._read(row.sample) for row in rows]
+        width = stored[0][1].shape[-1]
+        shape = (len(rows), max(row.length for row in rows))
+        features_BTLD = torch.zeros(*shape, len(self._columns), width)
+        final_BTD = torch.zeros(*shape, width)
+        for index, (row, (features_TLD, final_TD)) in enumerate(zip(rows, stored, strict=True)):
+            known = min(len(final_TD), row.end) - row.start
+            features_BTLD[index, :known] = features_TLD[row.start : row.start + known]
+            final_BTD[index, :known] = final_TD[row.start : row.start + known]
+        return features_BTLD.to(device), final_BTD.to(device)
 
     def _read(self, sample: Sample) -> tuple[Tensor, Tensor]:
         if self._cache is not None and sample.sample_id in self._cache:

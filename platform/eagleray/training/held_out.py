@@ -18,6 +18,7 @@ from eagleray.speculation.acceptance import Cycle, summarize
 from eagleray.training.collate import collate
 from eagleray.training.config import TrainingConfig
 from eagleray.training.features import FeatureSource
+from eagleray.training.rows import first_row
 
 LARGEST_SHARE = 0.1
 """Of the samples, at most this much is kept out, however many were asked for."""
@@ -58,7 +59,9 @@ def replay_tau(
         depth = replay_depth(drafter, config)
         for start in range(0, len(samples), ROWS):
             share = samples[start : start + ROWS]
-            batch = collate(share, source, max_length=config.max_length, seed=0, device=device)
+            batch = collate(
+                [first_row(sample, config.max_length) for sample in share], source, seed=0, device=device
+            )
             answers = [_emitted(sample, batch, row) for row, sample in enumerate(share)]
             cycles += [cycle for answer in replay(drafter, answers, depth, max_rows=ROWS) for cycle in answer]
         tau.fill_(summarize(cycles).acceptance_length)

@@ -22,6 +22,7 @@ from eagleray.training.config import TrainingConfig
 from eagleray.training.features import FeatureSource
 from eagleray.training.held_out import replay_tau
 from eagleray.training.optimizer import DrafterOptimizer
+from eagleray.training.rows import TrainingRow
 from eagleray.training.schedule import cosine_with_warmup
 from eagleray.training.state import TrainingState
 from eagleray.training.totals import StepTotals, add_up, normalise_gradients
@@ -51,7 +52,7 @@ class TrainingJob:
     drafter: TrainableDrafter
     module: nn.Module
     """The drafter, or a data-parallel wrapper of it."""
-    samples: Sequence[Sample]
+    rows: Sequence[TrainingRow]
     held_out: Sequence[Sample]
     """Kept out of training, for replay tau; with none of them it is not measured."""
     source: FeatureSource
@@ -62,9 +63,8 @@ class TrainingJob:
 
     def plan(self) -> BatchPlan:
         """Batches of every step."""
-        lengths = [min(len(sample.input_ids), self.config.max_length) for sample in self.samples]
         return BatchPlan(
-            lengths,
+            [row.length for row in self.rows],
             self.config.global_batch_size,
             window_batches=self.config.length_window_batches,
             seed=self.config.seed,
@@ -134,9 +134,9 @@ def accumulate(job: TrainingJob, plan: BatchPlan, step: int) -> StepTotals:
     terms: list[StepTerms] = []
     supervised_tokens = 0
     for share in shares:
-        samples = [job.samples[index] for index in share]
+        rows = [job.rows[index] for index in share]
         seed = job.config.seed * 1_000_003 + step
-        batch = collate(samples, job.source, max_length=job.config.max_length, seed=seed, device=device)
+        batch = collate(rows, job.source, seed=seed, device=device)
         last = len(terms) == len(shares) - 1
         with contextlib.nullcontext() if last else _without_sync(job.module):
             micro: StepTerms = job.module(batch)
@@ -144,11 +144,11 @@ def accumulate(job: TrainingJob, plan: BatchPlan, step: int) -> StepTotals:
         if not torch.isfinite(micro.loss_sum):
             raise NumericsError(
                 f"Loss of step {step} is {micro.loss_sum.item()} on samples "
-                f"{', '.join(sample.sample_id for sample in samples)}. Look at their features, or lower "
+                f"{', '.join(row.sample.sample_id for row in rows)}. Look at their features, or lower "
                 "training.learning_rate."
             )
         terms.append(micro)
-        supervised_tokens += sum(sample.supervised_tokens(job.config.max_length) for sample in samples)
+        supervised_tokens += sum(row.supervised_tokens for row in rows)
     return add_up(terms, supervised_tokens, stop_requested=job.reporter.should_stop())
 
 

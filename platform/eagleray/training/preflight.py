@@ -7,7 +7,6 @@ from eagleray.corpus.accounting import (
     Extent,
     TruncationAccount,
     account,
-    anchors_within,
     sample_extent,
 )
 from eagleray.corpus.sample import Sample
@@ -15,6 +14,7 @@ from eagleray.errors import ConfigError, DataError
 from eagleray.targets.config import FeatureStoreConfig
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.training.config import TrainingConfig
+from eagleray.training.rows import training_rows
 
 
 def check_feature_layers(layers: Sequence[int], geometry: TargetGeometry, setting: str) -> None:
@@ -97,7 +97,7 @@ def check_samples(
     """
     check_vocabulary(samples, geometry)
     found = _check_kept(map(sample_extent, samples), config, section, "")
-    kept = [sample for sample in samples if anchors_within(sample.supervised, config.max_length)]
+    kept = [sample for sample in samples if training_rows([sample], config)]
     if not kept:
         raise DataError(
             f"None of the {len(samples)} samples has two supervised tokens in a row within "
@@ -125,7 +125,7 @@ def check_vocabulary(samples: Sequence[Sample], geometry: TargetGeometry) -> Non
 def _check_kept(
     rows: Iterable[Extent], config: TrainingConfig, section: str, condition: str
 ) -> TruncationAccount:
-    found = account(rows, config.max_length)
+    found = account(rows, config.max_length, config.long_samples)
     if found is None:
         raise DataError("There is no sequence to train on. Give prompts, or distil them again.")
     if found.kept_ratio < config.min_supervised_kept_ratio:

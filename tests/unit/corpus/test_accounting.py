@@ -11,12 +11,12 @@ from eagleray.corpus.accounting import (
     Tally,
     TruncationAccount,
     account,
-    anchors_within,
     bucket,
     bucket_width,
     length_quantiles,
     supervised_within,
 )
+from eagleray.corpus.windows import cut_windows
 
 
 def row(tokens: int, *spans: tuple[int, int], category: str = "c") -> Extent:
@@ -112,7 +112,10 @@ def test_anchors_are_supervised_tokens_that_one_follows(one: Extent, max_length:
     left = {p for start, end in one.supervised for p in range(start, end) if p < max_length}
     adjacent = any(low[1] == high[0] for low, high in zip(one.supervised, one.supervised[1:], strict=False))
     if not adjacent:
-        assert anchors_within(one.supervised, max_length) == sum(p + 1 in left for p in left)
+        anchors = sum(
+            window.anchors for window in cut_windows(one.tokens, one.supervised, max_length, "clip")
+        )
+        assert anchors == sum(p + 1 in left for p in left)
 
 
 def test_quantiles_are_lengths_that_occur() -> None:
@@ -133,3 +136,14 @@ def test_buckets_are_few(longest: int, width: int) -> None:
 
 def test_no_rows_have_no_account() -> None:
     assert account([], 10) is None
+
+
+def test_windows_lose_no_more_than_what_has_no_anchor() -> None:
+    rows = [row(40, (10, 38)), row(12, (4, 12)), row(30, (29, 30))]
+    found = account(rows, 16, "window")
+    assert found is not None
+    assert (found.total.whole_rows, found.total.clipped_rows, found.total.lost_rows) == (1, 1, 1)
+    assert (found.total.kept_tokens, found.total.clipped_tokens, found.total.lost_tokens) == (36, 0, 1)
+    clipped = account(rows, 16)
+    assert clipped is not None
+    assert (clipped.total.kept_tokens, clipped.total.clipped_tokens) == (14, 22)

@@ -16,6 +16,7 @@ from eagleray.corpus.prompt_files import read_prompts
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.supervision import TrainingSequence, to_sequences
 from eagleray.training.collate import collate
+from eagleray.training.rows import TrainingRow, first_row
 
 END = 2
 """`<|im_end|>` of the embedded target; also its end of text and its padding."""
@@ -135,8 +136,9 @@ def test_d7_a_cut_answer_teaches_no_end(open_chat: Any, tmp_path: Path) -> None:
 class NoFeatures:
     """Stands in for a target: masks need none of it."""
 
-    def features(self, samples: Any, ids_BT: torch.Tensor, lengths_B: torch.Tensor) -> Any:
-        return torch.zeros(*ids_BT.shape, 1, 1), torch.zeros(*ids_BT.shape, 1)
+    def features(self, rows: list[TrainingRow], device: torch.device) -> Any:
+        shape = (len(rows), max(row.length for row in rows))
+        return torch.zeros(*shape, 1, 1), torch.zeros(*shape, 1)
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -175,7 +177,7 @@ def test_d10_a_training_batch_learns_every_end(open_chat: Any, tmp_path: Path) -
         )
         for index, row in enumerate(rows)
     ]
-    batch = collate(samples, NoFeatures(), max_length=64, seed=0, device=torch.device("cpu"))
+    batch = collate([first_row(one, 64) for one in samples], NoFeatures(), seed=0, device=torch.device("cpu"))
     assert batch.supervised_BT.sum(1).tolist() == [3, 6]
     learnt_ends = batch.supervised_BT & (batch.ids_BT == END)
     assert [row.nonzero().flatten().tolist() for row in learnt_ends] == [[33], [22, 37]]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
+from eagleray.corpus.accounting import TruncationLedger
 from eagleray.corpus.dataset import read_dataset
 from eagleray.corpus.inspection import inspect_dataset
 from eagleray.corpus.journal import JournalEntry, publish_entry
@@ -95,7 +96,7 @@ def test_a_dataset_is_begun_published_read_and_mended_anywhere(
         record = write_shard(storage, index, [sample(f"s{index}")])
         publish_entry(storage, JournalEntry(dataset=fingerprint(content_key), index=index, shard=record))
     assert [one.sample_id for one in read_dataset(storage)[1]] == ["s0", "s1"]
-    assert inspect_dataset(storage, {"uncut": None}, 1).summary.rows == 2
+    assert inspect_dataset(storage, {"uncut": TruncationLedger(None)}, 1).summary.rows == 2
     content = bytearray(storage.read("shard-000001.parquet"))
     content[-20] ^= 1
     storage.write("shard-000001.parquet", bytes(content))

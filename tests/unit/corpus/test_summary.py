@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from eagleray.corpus.accounting import TruncationLedger
 from eagleray.corpus.inspection import inspect_dataset, segments
 from eagleray.corpus.manifest import Manifest
 from eagleray.corpus.prompt import Reject
@@ -52,7 +53,9 @@ def test_a_damaged_shard_is_named_and_the_others_are_counted(
 
 def test_an_unfinished_dataset_can_be_looked_at(tmp_path: Path, sample: MakeSample, publish: Publish) -> None:
     publish(tmp_path, [[sample(name) for name in "abcdef"]], planned_shards=3)
-    found = inspect_dataset(LocalFolder(tmp_path), {"short": 4, "uncut": None}, 3)
+    found = inspect_dataset(
+        LocalFolder(tmp_path), {"short": TruncationLedger(4), "uncut": TruncationLedger(None)}, 3
+    )
     assert (found.summary.shards, found.summary.planned_shards) == (1, 3)
     assert [one.sample_id for one in found.samples] == ["a", "c", "e"]
     assert found.truncation["short"].total.lost_rows == 6
@@ -61,7 +64,7 @@ def test_an_unfinished_dataset_can_be_looked_at(tmp_path: Path, sample: MakeSamp
 
 def test_an_empty_dataset_has_no_lengths_and_no_account(tmp_path: Path, publish: Publish) -> None:
     publish(tmp_path, [], planned_shards=1)
-    found = inspect_dataset(LocalFolder(tmp_path), {"uncut": None}, 3)
+    found = inspect_dataset(LocalFolder(tmp_path), {"uncut": TruncationLedger(None)}, 3)
     assert found.summary.lengths is None
     assert (found.truncation, found.samples) == ({}, ())
 

@@ -67,11 +67,14 @@ def test_json_holds_the_same_for_programs(dataset: Path, tokenizer: Path) -> Non
 
 
 def test_lengths_come_from_the_run_that_holds_the_dataset(dataset: Path, tokenizer: Path) -> None:
-    recipe = {"drafters": {"eagle3": {"training": {"max_length": 6}}}}
+    cuts = {"eagle3": "clip", "dflash": "window"}
+    trainings = {label: {"training": {"max_length": 6, "long_samples": cut}} for label, cut in cuts.items()}
+    recipe = {"drafters": trainings}
     (dataset.parent / "recipe.json").write_text(json.dumps(recipe))
     found = json.loads(inspect(dataset, "--tokenizer", tokenizer, "--json")[1])
     assert found["truncation"]["eagle3"]["max_length"] == 6
     assert found["truncation"]["eagle3"]["total"]["kept_tokens"] == 2 + 3
+    assert found["truncation"]["dflash"]["total"]["kept_tokens"] == 2 + 10 + 4
 
 
 def test_a_damaged_shard_is_shown_beside_what_is_whole(

@@ -13,6 +13,7 @@ from eagleray.drafters.base import Committed, DraftSession, StepTerms, Trainable
 from eagleray.training.checkpoint import CheckpointFolder
 from eagleray.training.config import TrainingConfig
 from eagleray.training.loop import TrainingJob
+from eagleray.training.rows import TrainingRow, first_row
 
 WIDTH, VOCAB = 6, 12
 
@@ -87,11 +88,12 @@ class NextTokenDrafter(TrainableDrafter):
 class RandomFeatures:
     """Features that depend on nothing but the sample."""
 
-    def features(self, samples: Sequence[Sample], ids_BT: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        features_BTLD = torch.full((*ids_BT.shape, 2, WIDTH), 1e3)
-        for row, (sample, length) in enumerate(zip(samples, lengths_B.tolist(), strict=True)):
-            generator = torch.Generator().manual_seed(len(sample.input_ids) * 100 + sample.input_ids[0])
-            features_BTLD[row, :length] = torch.randn(length, 2, WIDTH, generator=generator)
+    def features(self, rows: Sequence[TrainingRow], device: torch.device) -> tuple[Tensor, Tensor]:
+        features_BTLD = torch.full((len(rows), max(row.length for row in rows), 2, WIDTH), 1e3)
+        for index, row in enumerate(rows):
+            ids = row.sample.input_ids
+            generator = torch.Generator().manual_seed(len(ids) * 100 + ids[0])
+            features_BTLD[index, : row.length] = torch.randn(row.length, 2, WIDTH, generator=generator)
         return features_BTLD, features_BTLD[:, :, 0]
 
 
@@ -147,7 +149,7 @@ def make_job(
         config=config,
         drafter=drafter,
         module=drafter,
-        samples=make_samples(*SAMPLES),
+        rows=[first_row(sample, config.max_length) for sample in make_samples(*SAMPLES)],
         held_out=make_samples(*[(3, 12)] * held_out),
         source=RandomFeatures(),
         checkpoints=CheckpointFolder(root, config.keep_checkpoints),

@@ -15,6 +15,7 @@ from eagleray.training import loop
 from eagleray.training.config import TrainingConfig
 from eagleray.training.held_out import keep_out, replay_tau
 from eagleray.training.loop import TrainingJob, load_best, train
+from eagleray.training.rows import TrainingRow
 
 MakeJob = Callable[..., TrainingJob]
 MakeSamples = Callable[..., list[Sample]]
@@ -54,10 +55,11 @@ def test_samples_of_one_prompt_stay_together_and_given_answers_stay_in(samples: 
 class Oracle:
     """Features that hold the token after the next one, read by a drafter that knows how."""
 
-    def features(self, samples: Any, ids_BT: torch.Tensor, lengths_B: torch.Tensor) -> Any:
+    def features(self, rows: list[TrainingRow], device: torch.device) -> Any:
+        ids_BT = torch.tensor([row.sample.input_ids[: row.end] for row in rows])
         after_next = torch.nn.functional.pad(ids_BT, (0, 2))[:, 2:]
-        rows = torch.nn.functional.one_hot(after_next, 12).float()
-        return rows.unflatten(-1, (2, 6)), rows[..., :6]
+        known = torch.nn.functional.one_hot(after_next, 12).float()
+        return known.unflatten(-1, (2, 6)), known[..., :6]
 
 
 def test_replay_tau_is_hand_counted(job: MakeJob, samples: MakeSamples) -> None:

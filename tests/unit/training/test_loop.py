@@ -90,11 +90,9 @@ def test_the_first_step_reports_the_token_mean_and_not_a_mean_of_means(job: Make
     batch = setup.plan().global_batch(0)
     tokens, losses = [], []
     for index in batch:
-        sample = setup.samples[index]
-        terms = setup.drafter(
-            collate([sample], setup.source, max_length=99, seed=0, device=torch.device("cpu"))
-        )
-        tokens.append(sample.answer_tokens)
+        row = setup.rows[index]
+        terms = setup.drafter(collate([row], setup.source, seed=0, device=torch.device("cpu")))
+        tokens.append(row.supervised_tokens)
         losses.append(terms.loss_sum.item())
     train(setup)
     assert setup.reporter.metrics[0]["loss"] == pytest.approx(sum(losses) / sum(tokens), rel=1e-6)

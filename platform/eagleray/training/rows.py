@@ -1,0 +1,58 @@
+"""What is trained on: samples, or runs of positions of them.
+
+Positions count from the beginning of a row. Drafters place tokens by rotary angles, whose attention knows
+distances only, so a row in the middle of a sample is attended to as it would be at its true place.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from eagleray.corpus.sample import Sample
+from eagleray.corpus.windows import cut_windows
+from eagleray.training.config import TrainingConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingRow:
+    """Positions [start, end) of a sample."""
+
+    sample: Sample
+    start: int
+    end: int
+    supervised: tuple[tuple[int, int], ...]
+    """Half-open index spans of the tokens to learn, counted from the beginning of the row."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of the row."""
+        return self.end - self.start
+
+    @property
+    def supervised_tokens(self) -> int:
+        """Tokens to learn."""
+        return sum(end - start for start, end in self.supervised)
+
+
+def training_rows(samples: Iterable[Sample], config: TrainingConfig) -> list[TrainingRow]:
+    """The rows of samples: one each, or as many as it takes where long samples are trained on in windows."""
+    return [
+        TrainingRow(
+            sample=sample,
+            start=window.start,
+            end=window.end,
+            supervised=tuple((start - window.start, end - window.start) for start, end in window.supervised),
+        )
+        for sample in samples
+        for window in cut_windows(
+            len(sample.input_ids), sample.supervised, config.max_length, config.long_samples
+        )
+    ]
+
+
+def first_row(sample: Sample, max_length: int) -> TrainingRow:
+    """The beginning of a sample as a row."""
+    end = min(len(sample.input_ids), max_length)
+    spans = ((start, min(stop, end)) for start, stop in sample.supervised)
+    return TrainingRow(
+        sample=sample, start=0, end=end, supervised=tuple(span for span in spans if span[0] < span[1])
+    )
