@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,29 @@ def test_folding_the_journal_changes_what_nobody_reads(
     assert sorted(before.shards) == [0, 2]
     assert fold_journal(storage) == read_manifest(storage) == read_copy(storage, "manifest.json") == before
     assert storage.names("journal") == []
+
+
+def test_ten_writers_and_a_folding_reader_lose_and_double_nothing(
+    tmp_path: Path, content_key: ContentKey, sample: MakeSample
+) -> None:
+    """S1: 1,000 tiny rows by ten writers, the journal folded meanwhile; all of it twice."""
+    storage = LocalFolder(tmp_path)
+    begun = Manifest(key=content_key, planned_shards=100, planned_rows=1000)
+
+    def publish(index: int) -> None:
+        rows = [sample(f"{index:02d}{row}") for row in range(10)]
+        publish_entry(storage, entry(content_key, index, write_shard(storage, index, rows)))
+
+    for _ in range(2):
+        open_manifest(storage, begun)
+        with ThreadPoolExecutor(10) as writers:
+            written = [writers.submit(publish, index) for index in range(100)]
+            while not all(one.done() for one in written):
+                fold_journal(storage)
+                read_manifest(storage)
+        assert [one.exception() for one in written] == [None] * 100
+        assert open_manifest(storage, begun).missing() == []
+        assert len({one.sample_id for one in read_dataset(storage)[1]}) == 1000
 
 
 def test_an_entry_of_another_dataset_or_shard_is_refused(
