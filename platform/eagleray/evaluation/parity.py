@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from eagleray.engines.base import DraftSetting, GenerationRequest
 from eagleray.engines.native.engine import NativeEngine
-from eagleray.engines.replay import replay_generations
+from eagleray.engines.replayed import replay_generations
 from eagleray.engines.vllm.process import VllmServer
 from eagleray.evaluation.bootstrap import Floats, ratio_of_sums
 from eagleray.speculation.acceptance import Cycle

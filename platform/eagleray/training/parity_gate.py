@@ -20,7 +20,7 @@ from eagleray.drafters.replay import EmittedAnswer, replay
 from eagleray.engines.base import DraftSetting, GenerationRequest
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.native.engine import NativeEngine
-from eagleray.engines.replay import replay_generations
+from eagleray.engines.replayed import replay_generations
 from eagleray.errors import NumericsError
 from eagleray.settings import Settings
 from eagleray.speculation.acceptance import Cycle, summarize
@@ -30,6 +30,7 @@ from eagleray.training.config import TrainingConfig
 from eagleray.training.features import ColocatedFeatures
 from eagleray.training.held_out import last_answer, replay_depth
 from eagleray.training.optimizer import DrafterOptimizer
+from eagleray.training.rows import first_row
 from eagleray.training.totals import normalise_gradients
 
 SAMPLES = 2
@@ -76,7 +77,8 @@ def check_parity(
             worse than the training step says, or live and replayed cycles differ.
     """
     source = ColocatedFeatures(decoder, drafter.tapped_layers)
-    batch = collate(samples, source, max_length=config.max_length, seed=0, device=decoder.device)
+    rows = [first_row(sample, config.max_length) for sample in samples]
+    batch = collate(rows, source, seed=0, device=decoder.device)
     losses, accuracy = _learn_by_heart(drafter, batch, config)
     if not losses[-1] < losses[0]:
         raise NumericsError(

@@ -11,7 +11,7 @@ from eagleray.drafters.catalog import DRAFTERS, build_drafter
 from eagleray.engines.base import DraftSetting, Generation, GenerationRequest
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.native.engine import NativeEngine
-from eagleray.engines.replay import replay_generations
+from eagleray.engines.replayed import replay_generations
 from eagleray.errors import DataError
 from eagleray.speculation.acceptance import summarize
 from eagleray.targets.decoder import TargetDecoder
