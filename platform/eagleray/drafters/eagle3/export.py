@@ -49,4 +49,10 @@ def profile(drafter: "Eagle3Drafter") -> dict[str, Any]:
         "target_layer_ids": list(drafter.tapped_layers),
         "layer_id_convention": "0-based, output of the layer; vLLM's top-level key counts one higher",
         "draft_vocabulary": "target id = draft id + d2t[draft id]; t2d marks the kept target ids",
+        "engines": {
+            "vllm": "method eagle3",
+            "sglang": "not served: it has no norm_before_residual and would run the layer the other way"
+            if drafter.config.norm_before_residual
+            else "algorithm EAGLE3",
+        },
     }

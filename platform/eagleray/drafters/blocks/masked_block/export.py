@@ -40,9 +40,7 @@ def engine_config(drafter: "MaskedBlockDrafter") -> dict[str, Any]:
 
 def profile(drafter: "MaskedBlockDrafter") -> dict[str, Any]:
     """What a reader must know and `config.json` does not say."""
-    reduced = (
-        "target id = draft id + d2t[draft id]; t2d marks the kept target ids; read by vLLM, not by SGLang"
-    )
+    reduced = "target id = draft id + d2t[draft id]; t2d marks the kept target ids"
     return {
         "algorithm": drafter.config.name,
         "settings": drafter.config.model_dump(mode="json"),
@@ -52,4 +50,10 @@ def profile(drafter: "MaskedBlockDrafter") -> dict[str, Any]:
         "target_layer_ids": list(drafter.tapped_layers),
         "layer_id_convention": "0-based, output of the layer",
         "draft_vocabulary": reduced if drafter.has_vocabulary else "the target's",
+        "engines": {
+            "vllm": f"method dflash, num_speculative_tokens {drafter.config.block_size - 1}",
+            "sglang": "not served: it reads no reduced vocabulary for DFlash"
+            if drafter.has_vocabulary
+            else f"algorithm DFLASH, {drafter.config.block_size} draft tokens, the anchor counted",
+        },
     }
