@@ -119,7 +119,11 @@ def _judge(
         view = view_of(state, frame, stall_s_J, excused_J, rows)
         for kind, rule in STANDING_RULES:
             put(rows, kind, rule(view, config))  # type: ignore[arg-type]
-    put(everyone, "collective_hang", _turning_in_circles(state, kind_J < CODE["data_starved"], config))
+    put(
+        everyone,
+        "collective_hang",
+        _turning_in_circles(state, ~excused_J & (kind_J < CODE["data_starved"]), config),
+    )
     put(everyone, "dead_rank", _dead_ranks(state, config))
     news_J = (kind_J != state.kind_J) | (culprit_J != state.culprit_J) | (ends_J != state.ends_J)
     return Judgement(

@@ -80,7 +80,8 @@ def learn(
         limit_s_J: Stalls beyond this are warned of and teach no more than it.
     """
     quiet_s_J = np.where(excused_J, state.quiet_s_J, np.maximum(state.quiet_s_J, stall_s_J))
-    unexcused_s_J = state.unexcused_s_J + np.where(excused_J, 0.0, passed_s_J)
+    unheard_J = ~any_rank(frame.phase_R != NO_PHASE)
+    unexcused_s_J = state.unexcused_s_J + np.where(excused_J | unheard_J, 0.0, passed_s_J)
     step_J = np.fmax(np.fmax.reduce(frame.step_R, axis=1), state.step_J)
     stepped_J = step_J > state.step_J
     state = replace(state, quiet_s_J=quiet_s_J, unexcused_s_J=unexcused_s_J)

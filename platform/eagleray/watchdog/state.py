@@ -45,7 +45,7 @@ class State:
     quiet_s_J: Floats
     """Longest quiet time of the present step so far."""
     unexcused_s_J: Floats
-    """Seconds of the present step outside announced pauses."""
+    """Seconds of the present step outside announced pauses in which some rank was heard."""
     learned_J: Ints
     quiet_s_JN: Floats
     steps_s_JN: Floats

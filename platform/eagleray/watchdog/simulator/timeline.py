@@ -124,8 +124,10 @@ class Timeline:
         step_s_J = jobs.work_s_J[healthy] + jobs.comm_s_J[healthy] + jobs.optimizer_s_J[healthy]
         span_s_J = np.maximum(step_s_J, 1.0)
         chance_EJ = np.stack([jobs.rate_per_s[event][healthy] * span_s_J for event in EVENTS])
-        for event, index in np.argwhere(self._rng.random(chance_EJ.shape) < chance_EJ):
-            self._apply_event(int(healthy[index]), EVENTS[event])
+        happens_EJ = self._rng.random(chance_EJ.shape) < chance_EJ
+        # Of several in one step, the first is taken: a step has room for one.
+        for index in np.flatnonzero(happens_EJ.any(axis=0)):
+            self._apply_event(int(healthy[index]), EVENTS[happens_EJ[:, index].argmax()])
 
     def _start_up(self, job: int) -> None:
         """The first step begins with the start of the processes, the second compiles."""
