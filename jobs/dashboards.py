@@ -1,0 +1,25 @@
+"""Write the Grafana dashboards that are made from the metric catalogue."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eagleray.files import write_json_atomically
+from eagleray.monitoring.grafana import watchdog_dashboard
+
+FOLDER = Path("configs/grafana/dashboards")
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(folder: Annotated[Path, typer.Option(help="Where Grafana is provisioned from.")] = FOLDER) -> None:
+    """Write one JSON file per dashboard."""
+    path = folder / "watchdog.json"
+    write_json_atomically(path, watchdog_dashboard())
+    typer.echo(f"dashboard {path}")
+
+
+if __name__ == "__main__":
+    app()
