@@ -23,8 +23,9 @@ from eagleray.watchdog.simulator.scoring import (
 )
 from jobs.bench import Figure, exact, write_bench
 
-HELD_OUT_SEED = 2_000_000
-"""Seeds below were for looking at."""
+HELD_OUT_SEED = 3_000_000
+"""Seeds below were looked at: those from 1,000,000 and from 2,000,000 each ended healthy runs and showed a
+defect, so their figures no longer count."""
 FAILING = ((2, 560), (4, 480), (8, 480), (16, 320), (64, 240), (256, 64), (512, 24))
 """Ranks of a job, and how many such jobs fail."""
 HEALTHY = ((2, 700), (4, 500), (8, 500), (16, 200), (64, 90), (256, 16), (512, 4))

@@ -63,7 +63,7 @@ class Heartbeat(Protocol):
         ...
 
     def finish(self) -> None:
-        """The rank has done all its work."""
+        """The rank has done all its work, or has failed and said so."""
         ...
 
 

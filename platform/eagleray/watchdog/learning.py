@@ -29,7 +29,9 @@ def hear(state: State, frame: Frame) -> State:
     heard_JR = phase_JR != NO_PHASE
     beat_s_JR = time_s_J[:, None] - frame.beat_age_s_R
     moved_JR = heard_JR & (beat_s_JR > state.beat_s_JR + 1e-3)
-    dead_JR = frame.alive_R == 0
+    # Once a rank has finished, the others are taken down with it; but a rank that died first stays dead.
+    taken_down_J = any_rank(state.finished_JR)[:, None]
+    dead_JR = (frame.alive_R == 0) & (~taken_down_J | (state.dead_records_JR > 0))
     failed_JR = frame.oom_count_R > state.oom_count_JR
     return replace(
         state,
@@ -53,10 +55,12 @@ def hear(state: State, frame: Frame) -> State:
 
 
 def stall_s(state: State, hearing_s: float) -> Floats:
-    """Seconds without a sign of life from any rank that can be heard; 0 when none can."""
-    time_s_JR = state.time_s_J[:, None]
-    deaf_JR = (time_s_JR - state.heard_s_JR > hearing_s) | state.finished_JR
-    age_JR = np.where(deaf_JR, np.inf, time_s_JR - state.beat_s_JR)
+    """Seconds without a sign of life from any rank that can be heard; 0 when none can.
+
+    Counted up to when a rank was last heard: what it does since is not known.
+    """
+    deaf_JR = (state.time_s_J[:, None] - state.heard_s_JR > hearing_s) | state.finished_JR
+    age_JR = np.where(deaf_JR, np.inf, state.heard_s_JR - state.beat_s_JR)
     stall_s_J = age_JR.min(axis=1)
     return np.where(np.isfinite(stall_s_J), stall_s_J, 0.0)
 

@@ -59,7 +59,7 @@ class RankRecord:
     device_peak_bytes: int | None = None
     """Largest amount that the rank's tensors ever took."""
     finished: bool | None = None
-    """The rank has done all its work and said so; nothing is expected of it any more."""
+    """The rank has done all its work, or failed, and said so; nothing is expected of it any more."""
 
     # The machine's word on the process.
     process_alive: bool | None = None

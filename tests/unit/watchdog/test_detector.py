@@ -295,3 +295,29 @@ def test_records_of_foreign_ranks_are_refused() -> None:
 def test_an_end_before_its_warning_is_refused() -> None:
     with pytest.raises(ConfigError, match="warn_after_s 70"):
         validate(DetectorConfig, {"warn_after_s": 70}, "test")
+
+
+def test_a_failed_allocation_does_not_shorten_the_patience_with_storage(story: Story) -> None:
+    blocked = story.freeze(1, phase="data", oom_count=1)
+    story.stand(290, blocked)
+    assert story.kinds() == [("oom_hang", 1, False)]
+    story.stand(15, blocked)
+    assert story.kinds()[1:] == [("oom_hang", 1, True)]
+
+
+def test_seconds_without_telemetry_are_not_seconds_of_standing_still(story: Story) -> None:
+    """The last word was 55 s old when telemetry stopped; 9 s of silence do not make it 64."""
+    story.stand(55, story.freeze(2))
+    story.stand(9, {rank: HEARTBEAT | DEVICE for rank in range(4)})
+    assert not any(verdict.ends_attempt for verdict in story.verdicts)
+
+
+def test_ranks_that_are_taken_down_after_one_has_failed_are_no_dead_ranks(story: Story) -> None:
+    story.stand(1, {1: {"finished": True}})
+    story.stand(5, {1: {"finished": True}} | {rank: {"process_alive": False} for rank in (0, 2, 3)})
+    assert story.verdicts == []
+
+
+def test_a_rank_that_died_stays_dead_when_its_peers_fail_of_it(story: Story) -> None:
+    story.stand(2, story.freeze(2, process_alive=False) | {0: {"finished": True}})
+    assert story.kinds() == [("dead_rank", 2, True)]

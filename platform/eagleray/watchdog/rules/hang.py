@@ -29,6 +29,8 @@ def find_oom_hang(view: View, config: DetectorConfig) -> Finding:
     warn_J, end_J = patience_s(view, config)
     soon_J = np.maximum(config.oom_warn_after_s, config.warn_quiet_factor * view.usual_quiet_s_J)
     warn_J = np.where(counted_J & ~is_new(view, config), np.minimum(warn_J, soon_J), warn_J)
+    # A loader may survive what it failed to allocate, and storage may stall at the same time.
+    end_J = np.where(waits_for_data(view), np.maximum(end_J, config.data_end_after_s), end_J)
     silent_s_J = np.where(failed_JR, view.failed_s_JR, 0.0).max(axis=1)
     silent_s_J = np.where(view.excused_J, silent_s_J, view.stall_s_J)
     found_J = (signs_JR > 0).any(axis=1) & (silent_s_J > warn_J)
