@@ -100,12 +100,12 @@ class Finding:
     confidence_J: Floats
 
 
-def single(candidates_JR: Bools, score_JR: Floats) -> Ints:
-    """The candidate with the highest score; `NOBODY` where two share it or there is none."""
+def single(candidates_JR: Bools, score_JR: Floats, margin: float = 0.0) -> Ints:
+    """The candidate with the highest score; `NOBODY` where another is within `margin`, or there is none."""
     scored_JR = np.where(candidates_JR, score_JR, -np.inf)
     best_J = scored_JR.argmax(axis=1)
     highest_J = scored_JR.max(axis=1, keepdims=True)
-    alone_J = ((scored_JR == highest_J).sum(axis=1) == 1) & np.isfinite(highest_J[:, 0])
+    alone_J = ((scored_JR >= highest_J - margin).sum(axis=1) == 1) & np.isfinite(highest_J[:, 0])
     return np.where(alone_J, best_J, NOBODY)
 
 

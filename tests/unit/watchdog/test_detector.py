@@ -308,7 +308,7 @@ def test_a_failed_allocation_does_not_shorten_the_patience_with_storage(story: S
 def test_seconds_without_telemetry_are_not_seconds_of_standing_still(story: Story) -> None:
     """The last word was 55 s old when telemetry stopped; 9 s of silence do not make it 64."""
     story.stand(55, story.freeze(2))
-    story.stand(9, {rank: HEARTBEAT | DEVICE for rank in range(4)})
+    story.stand(9, dict.fromkeys(range(4), HEARTBEAT | DEVICE))
     assert not any(verdict.ends_attempt for verdict in story.verdicts)
 
 
@@ -321,3 +321,18 @@ def test_ranks_that_are_taken_down_after_one_has_failed_are_no_dead_ranks(story:
 def test_a_rank_that_died_stays_dead_when_its_peers_fail_of_it(story: Story) -> None:
     story.stand(2, story.freeze(2, process_alive=False) | {0: {"finished": True}})
     assert story.kinds() == [("dead_rank", 2, True)]
+
+
+def test_of_ranks_that_fell_silent_together_none_is_blamed(story: Story) -> None:
+    together = {rank: {"phase": "forward", "collectives_entered": story.step} for rank in range(4)}
+    story.stand(16, together)
+    assert story.kinds() == [("collective_hang", None, False)]
+
+
+def test_of_ranks_before_the_exchange_the_one_silent_longest_is_the_culprit(story: Story) -> None:
+    before = {rank: {"phase": "forward", "collectives_entered": story.step} for rank in range(4)}
+    first = story.last[3].beat_time_s
+    assert first is not None
+    before[3]["beat_time_s"] = first - 3
+    story.stand(17, before)
+    assert story.kinds() == [("collective_hang", 3, False)]

@@ -11,6 +11,10 @@ from eagleray.watchdog.config import DetectorConfig
 from eagleray.watchdog.frame import Bools, Floats
 from eagleray.watchdog.view import DATA, Finding, View, single
 
+SIGN = 1e6
+"""A sign outweighs any difference in how long ranks have been silent."""
+SAME_TIME_S = 1.0
+"""Of ranks that fell silent within so long of each other, none was first."""
 BUSY_UTILISATION = 0.9
 IDLE_UTILISATION = 0.5
 
@@ -36,7 +40,7 @@ def find_oom_hang(view: View, config: DetectorConfig) -> Finding:
     found_J = (signs_JR > 0).any(axis=1) & (silent_s_J > warn_J)
     return Finding(
         found_J=found_J,
-        culprit_J=single(view.suspects_JR, signs_JR + 1e-6 * view.age_s_JR),
+        culprit_J=single(view.suspects_JR, SIGN * signs_JR + view.age_s_JR, SAME_TIME_S),
         ends_J=found_J & ~view.excused_J & (view.stall_s_J > end_J),
         confidence_J=np.where(counted_J, 0.9, 0.7) + np.where(low_power(view, config), 0.08, 0.0),
     )
@@ -48,10 +52,10 @@ def find_collective_hang(view: View, config: DetectorConfig) -> Finding:
     stopped_J = (view.stopped_JR & view.suspects_JR).any(axis=1)
     end_J = np.where(stopped_J, np.minimum(end_J, config.stopped_end_after_s), end_J)
     found_J = ~view.excused_J & (view.stall_s_J > warn_J) & ~waits_for_data(view)
-    apart_JR = np.where(view.equal_J[:, None], _odd_one_out(view), view.age_s_JR / 1e4)
+    apart_JR = np.where(view.equal_J[:, None], SIGN * _odd_one_out(view), view.age_s_JR)
     return Finding(
         found_J=found_J,
-        culprit_J=single(view.suspects_JR, 8.0 * view.stopped_JR + apart_JR),
+        culprit_J=single(view.suspects_JR, 8 * SIGN * view.stopped_JR + apart_JR, SAME_TIME_S),
         ends_J=found_J & (view.stall_s_J > end_J),
         confidence_J=np.where(view.equal_J, 0.6, 0.75) + np.where(low_power(view, config), 0.15, 0.0),
     )
