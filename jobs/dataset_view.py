@@ -46,6 +46,11 @@ def _show_counts(folder: str, found: Inspection, out: Console) -> None:
         f"({summary.supervised_ratio:.1%}); answers by {_counts(summary.answer_origins)}; "
         f"ended by {_counts(summary.finish_reasons)}"
     )
+    if summary.mismatched_ratio:
+        out.print(
+            f"{summary.mismatched_ratio:.2%} of the answered prompts have ids that no server confirmed",
+            style="yellow",
+        )
     for file, problem in summary.damaged_shards.items():
         out.print(f"damaged {file}: {problem}", markup=False, style="red")
 

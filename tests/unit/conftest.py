@@ -23,6 +23,7 @@ KEY = ContentKey(
     answers="regenerate",
     supervised_turns="all",
     supervised_thinking=True,
+    engine="native",
     dtype="float32",
     sampling=GREEDY,
     samples_per_prompt=1,

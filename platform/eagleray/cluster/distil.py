@@ -27,6 +27,7 @@ from eagleray.corpus.prompt_table import PromptTable
 from eagleray.corpus.storage import open_storage
 from eagleray.distillation.answers import GivenAnswers
 from eagleray.distillation.config import DistilConfig
+from eagleray.distillation.emitted_ids import require_emitted_ids
 from eagleray.distillation.plan import ShardPlan, group_shards
 from eagleray.distillation.shard_distiller import ShardDistiller
 from eagleray.distillation.target_answers import TargetAnswers
@@ -151,7 +152,8 @@ def distil(work: DistilWork, config: DistilConfig, listener: ProgressListener) -
     A worker that dies is replaced, and what it had begun is completed by another.
 
     Raises:
-        DataError: The dataset folder holds a damaged dataset, or one of other conditions.
+        DataError: The dataset folder holds a damaged dataset, or one of other conditions; or too many ids
+            are not those that the target emitted.
         EngineError: The engine cannot start, or breaks down.
         ClusterError: Ray gave up, e.g. after its time without progress because workers kept dying.
     """
@@ -159,13 +161,16 @@ def distil(work: DistilWork, config: DistilConfig, listener: ProgressListener) -
     manifest = open_manifest(storage, work.begin_manifest())
     done = manifest.answered_prompts + manifest.rejected_rows
     meter = ProgressMeter("distil", work.prompts.rows, "prompts", listener, done)
-    answer_tokens, peak, unfolded = 0, 0, 0
+    answer_tokens, peak, unfolded, mismatched = 0, 0, 0, manifest.mismatched_prompts
+    require_emitted_ids(mismatched, work.prompts.rows, work.engine)
     for row in _receipts(manifest.missing(), work, config):
         shard = JournalEntry.model_validate_json(row["receipt"]).shard
         unfolded += 1
         # Folding costs as much as there is in the manifest: so late, all folds cost as much as the last.
         if unfolded >= max(MIN_FOLD, len(manifest.shards)):
             manifest, unfolded = fold_journal(storage), 0
+        mismatched += shard.mismatched_prompts
+        require_emitted_ids(mismatched, work.prompts.rows, work.engine)
         answer_tokens += shard.answer_tokens
         peak = max(peak, row["peak_rss_bytes"])
         meter.advance(shard.prompts, f"{answer_tokens} answer tokens")

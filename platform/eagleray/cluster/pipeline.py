@@ -67,6 +67,7 @@ def content_key(run: RunContext) -> ContentKey:
         answers=run.recipe.distil.answers,
         supervised_turns=run.recipe.distil.supervision.turns,
         supervised_thinking=run.recipe.distil.supervision.thinking,
+        engine=run.recipe.distil_engine.name if run.recipe.distil.answers == "regenerate" else "none",
         dtype=run.recipe.target.dtype,
         sampling=run.recipe.distil.sampling,
         samples_per_prompt=run.recipe.distil.samples_per_prompt,
@@ -81,7 +82,7 @@ def distil_work(run: RunContext) -> DistilWork:
     """What the engine workers of a run must know."""
     return DistilWork(
         target=run.recipe.target,
-        engine=run.recipe.distil.engine or run.recipe.engine,
+        engine=run.recipe.distil_engine,
         key=content_key(run),
         prompts=run.train_prompts,
         dataset=run.dataset.address,

@@ -51,6 +51,8 @@ class ContentKey(Settings):
     """which answers are learnt (distil.supervision.turns)"""
     supervised_thinking: bool
     """whether thoughts are learnt (distil.supervision.thinking)"""
+    engine: str
+    """what runs the target (engine, distil.engine)"""
     dtype: str
     """the target's numbers (target.dtype)"""
     sampling: SamplingConfig
@@ -109,6 +111,11 @@ class Manifest(Settings):
     def rejected_rows(self) -> int:
         """Prompts of the published shards that gave no sample."""
         return sum(shard.rejected_prompts for shard in self.shards.values())
+
+    @property
+    def mismatched_prompts(self) -> int:
+        """Prompts with an answer whose ids are not certainly those that the target emitted."""
+        return sum(shard.mismatched_prompts for shard in self.shards.values())
 
     @property
     def unaccounted_rows(self) -> int:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +29,8 @@ class ShardRecord(Settings):
     """Prompts that gave the rows; some give several."""
     rejected_prompts: int
     """Prompts that gave none."""
+    mismatched_prompts: int
+    """Prompts with an answer whose ids are not certainly those that the target emitted."""
     size_bytes: int
     sha256: str
     answer_tokens: int
@@ -72,12 +75,19 @@ def write_shard(
         rows=len(samples),
         answered_prompts=sum(sample.part == 0 for sample in samples),
         rejected_prompts=len(rejects),
+        mismatched_prompts=_mismatched_prompts(samples),
         size_bytes=len(content),
         sha256=hashlib.sha256(content).hexdigest(),
         answer_tokens=sum(sample.answer_tokens for sample in samples),
         supervised_tokens=sum(sample.supervised_tokens() for sample in samples),
         truncated_rows=sum(sample.finish_reason == "length" for sample in samples),
     )
+
+
+def _mismatched_prompts(samples: Sequence[Sample]) -> int:
+    prompts = accumulate(sample.part == 0 for sample in samples)
+    pairs = zip(prompts, samples, strict=True)
+    return len({prompt for prompt, sample in pairs if sample.answer_origin == "mismatched"})
 
 
 def read_shard(storage: Storage, record: ShardRecord) -> Shard:

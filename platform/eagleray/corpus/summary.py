@@ -52,6 +52,9 @@ class DatasetSummary(Settings):
     """Rows by bucket of length, `low-high` in tokens."""
     categories: dict[str, CategorySummary]
     answer_origins: dict[str, int]
+    """Samples by where the ids of their answers come from."""
+    mismatched_ratio: float
+    """Share of the answered prompts with an answer whose ids may not be those that the target emitted."""
     finish_reasons: dict[str, int]
     rejects_by_reason: dict[str, int]
     """Numbers within a reason are written N, so that like reasons count together."""
@@ -110,6 +113,7 @@ class DatasetSurvey:
                 for name in sorted(self.categories)
             },
             answer_origins=dict(self.origins),
+            mismatched_ratio=self.manifest.mismatched_prompts / max(1, self.manifest.answered_prompts),
             finish_reasons=dict(self.finish_reasons),
             rejects_by_reason=dict(self.reasons.most_common()),
         )

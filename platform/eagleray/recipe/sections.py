@@ -13,6 +13,7 @@ from eagleray.distillation.config import DistilConfig
 from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
+from eagleray.engines.config import EngineConfig
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.evaluation.config import EvaluationConfig
 from eagleray.settings import Settings
@@ -56,6 +57,11 @@ class PipelineRecipe(Settings):
     baselines: dict[str, UntrainedDrafterConfig] = {}
     """Label -> training-free drafter, evaluated beside the trained ones."""
     evaluation: EvaluationConfig = EvaluationConfig()
+
+    @property
+    def distil_engine(self) -> EngineConfig:
+        """What runs the target for distilling."""
+        return self.distil.engine or self.engine
 
     @field_validator("drafters", "baselines")
     @classmethod

@@ -38,7 +38,25 @@ def test_samples_and_rejects_together_are_the_prompts(
     }
     assert summary.finish_reasons == {"stop": 2, "length": 1}
     assert summary.answer_origins == {"target": 3}
+    assert summary.mismatched_ratio == 0.0
     assert summary.length_histogram == {"1-16": 2, "17-32": 0, "33-48": 1}
+
+
+def test_the_share_of_mismatched_ids_is_of_prompts_not_of_samples(
+    tmp_path: Path, sample: MakeSample, publish: Publish
+) -> None:
+    def of(origin: str, *parts: int) -> list[Sample]:
+        return [sample(f"{origin}{part}{parts}", part=part, answer_origin=origin) for part in parts]
+
+    shards = [
+        [*of("retokenised", 0), *of("mismatched", 0, 1), *of("target", 0)],
+        [sample("a", answer_origin="target"), sample("b", part=1, answer_origin="mismatched")],
+    ]
+    manifest = publish(tmp_path, shards)
+    assert [shard.mismatched_prompts for shard in manifest.shards.values()] == [1, 1]
+    summary = summarise_dataset(LocalFolder(tmp_path), manifest)
+    assert summary.answer_origins == {"retokenised": 1, "mismatched": 3, "target": 2}
+    assert summary.mismatched_ratio == 2 / 4
 
 
 def test_a_damaged_shard_is_named_and_the_others_are_counted(

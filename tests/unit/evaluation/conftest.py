@@ -38,6 +38,7 @@ DATASET = DatasetSummary(
     length_histogram={"17-32": 398, "33-48": 500, "49-64": 0, "65-80": 300},
     categories={"code": CategorySummary(rows=1198, tokens=90_000, supervised_tokens=30_000, cut_answers=7)},
     answer_origins={"target": 1198},
+    mismatched_ratio=0.0,
     finish_reasons={"stop": 1191, "length": 7},
     rejects_by_reason={"the prompt has N tokens; at most N fit": 2},
 )

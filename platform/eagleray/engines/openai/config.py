@@ -46,7 +46,8 @@ class OpenAIEngineConfig(Settings):
     """Longest wait before a retry, also where the server asks for more (`Retry-After`)."""
 
     max_retokenised_mismatch_ratio: float = Field(default=0.01, ge=0, le=1)
-    """Share of the answers that may have been tokenised again into other ids than the server emitted."""
+    """Share of the planned prompts of which an answer may have been tokenised again into other ids than the
+    server emitted. Above it, distilling stops."""
 
     @property
     def concurrency(self) -> int:

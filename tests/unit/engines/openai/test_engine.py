@@ -1,19 +1,18 @@
 """The engine over HTTP against real servers on this machine: ids, faults, and who is at fault."""
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from eagleray.engines.base import FailedRequest, Generation, GenerationRequest, RequestStream
 from eagleray.engines.catalog import build_engine, engine_version
 from eagleray.engines.openai.config import OpenAIEngineConfig
 from eagleray.errors import EngineError
 from eagleray.speculation.config import SamplingConfig
+from tests.unit.engines.openai.reactions import body, hang_up, sleep_on, status
 
 LENGTHS = [3, 9, 1, 20, 5, 14]
 
@@ -33,32 +32,6 @@ def run(engine: Any, requests: list[GenerationRequest]) -> dict[str, Generation 
     for request in requests:
         stream.submit(request)
     return finish(stream)
-
-
-def status(code: int, message: Any = "busy", **headers: str) -> Any:
-    async def react(request: web.Request) -> web.Response:
-        return web.json_response({"error": {"message": message}}, status=code, headers=headers)
-
-    return react
-
-
-def body(text: str) -> Any:
-    async def react(request: web.Request) -> web.Response:
-        return web.Response(text=text, content_type="application/json")
-
-    return react
-
-
-async def hang_up(request: web.Request) -> web.Response:
-    assert request.transport is not None
-    request.transport.abort()
-    await asyncio.sleep(5)
-    raise AssertionError
-
-
-async def sleep_on(request: web.Request) -> web.Response:
-    await asyncio.sleep(30)
-    raise AssertionError
 
 
 @pytest.mark.parametrize("kind", ["vllm", "sglang"])
