@@ -141,6 +141,10 @@ class TrainableDrafter(nn.Module, DraftSource):
     gradients, checkpoints and exports hold the drafter alone.
     """
 
+    token_matrices: frozenset[str] = frozenset({"lm_head"})
+    """Modules and parameters whose rows belong to single tokens. An optimiser must not mix what one token
+    teaches into the rows of others, as orthogonalising an update does."""
+
     @abstractmethod
     def forward(self, batch: TrainingBatch) -> StepTerms:
         """One training step's forward."""

@@ -5,18 +5,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from eagleray.drafters.base import TrainableDrafter
 from eagleray.training.config import TrainingConfig
 from eagleray.training.muon import POLAR_EXPRESS, Muon
-
-OUTPUT_MATRICES = ("lm_head.weight", "embed_tokens.weight")
-"""Rows of these belong to single tokens; a token's gradient must not be mixed into other rows."""
 
 
 class DrafterOptimizer:
     """One or two optimisers that step together, each with its own peak learning rate."""
 
-    def __init__(self, module: nn.Module, config: TrainingConfig):
-        matrices, others = _split(module)
+    def __init__(self, drafter: TrainableDrafter, config: TrainingConfig):
+        matrices, others = _split(drafter)
         if config.optimizer == "adamw":
             adamw = _adamw(matrices + others, config.learning_rate, config.weight_decay)
             self._optimizers: list[torch.optim.Optimizer] = [adamw]
@@ -51,12 +49,12 @@ class DrafterOptimizer:
         return [group for optimizer in self._optimizers for group in optimizer.param_groups]
 
 
-def _split(module: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+def _split(drafter: TrainableDrafter) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     matrices: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
-    for name, parameter in module.named_parameters():
+    for name, parameter in drafter.named_parameters():
         if parameter.requires_grad:
-            is_layer_matrix = parameter.ndim == 2 and not name.endswith(OUTPUT_MATRICES)
+            is_layer_matrix = parameter.ndim == 2 and drafter.token_matrices.isdisjoint(name.split("."))
             (matrices if is_layer_matrix else others).append(parameter)
     return matrices, others
 

@@ -1,0 +1,59 @@
+"""Which parameters an optimiser may mix the rows of."""
+
+import pytest
+import torch
+
+from eagleray.drafters.catalog import build_trainable_drafter
+from eagleray.drafters.config import DrafterConfig
+from eagleray.drafters.eagle3.config import Eagle3Config
+from eagleray.targets.geometry import TargetGeometry
+from eagleray.targets.heads import FrozenHeads
+from eagleray.training.config import TrainingConfig
+from eagleray.training.optimizer import DrafterOptimizer
+
+
+@pytest.fixture
+def heads() -> FrozenHeads:
+    geometry = TargetGeometry.from_config(
+        {
+            "model_type": "llama",
+            "num_hidden_layers": 6,
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_attention_heads": 2,
+            "vocab_size": 30,
+            "max_position_embeddings": 64,
+        },
+        (2,),
+    )
+    embedding = torch.randn(30, 16)
+    return FrozenHeads(geometry=geometry, embed_VD=embedding, lm_head_VD=embedding)
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "is_token_matrix"),
+    [
+        (Eagle3Config(draft_vocab_size=30), "lm_head.weight", True),
+        (Eagle3Config(draft_vocab_size=30), "midlayer.mlp.up_proj.weight", False),
+    ],
+)
+def test_muon_moves_no_row_of_a_token_that_taught_nothing(
+    heads: FrozenHeads, config: DrafterConfig, name: str, is_token_matrix: bool
+) -> None:
+    torch.manual_seed(0)
+    drafter = build_trainable_drafter(config, heads)
+    optimizer = DrafterOptimizer(drafter, TrainingConfig(optimizer="muon"))
+    for parameter in drafter.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    matrix = drafter.get_parameter(name)
+    rows = [0, 3] if is_token_matrix else list(range(len(matrix)))
+    matrix.grad = torch.zeros_like(matrix)
+    matrix.grad[rows] = torch.randn(len(rows), matrix.shape[1])
+    before = matrix.detach().clone()
+    optimizer.step(1.0)
+    changed_V = (matrix != before).any(1)
+    assert changed_V.nonzero().flatten().tolist() == rows
+    sizes_V = (matrix - before).norm(dim=1)[rows]
+    # AdamW's first step moves every entry by its rate; Muon's has rows of unequal size.
+    adam_size = TrainingConfig().adam_learning_rate * matrix.shape[1] ** 0.5
+    assert torch.allclose(sizes_V, torch.full_like(sizes_V, adam_size), rtol=1e-3) == is_token_matrix
