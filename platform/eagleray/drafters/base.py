@@ -169,6 +169,14 @@ class TrainableDrafter(nn.Module, DraftSource):
             ArtifactError: A name is missing or unknown, or a shape differs; the message names it.
         """
 
+    def warm_start(self, tensors: dict[str, Tensor], origin: Path) -> None:
+        """Take the weights of an earlier drafter, to train on from them.
+
+        Raises:
+            ArtifactError: They are not those of a drafter that this one can go on from.
+        """
+        self.load_tensors(tensors, origin)
+
     def num_parameters(self) -> int:
         """Trainable parameters."""
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)

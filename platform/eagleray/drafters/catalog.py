@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from eagleray.drafters.config import DrafterConfig
 from eagleray.drafters.dflash.config import DFlashConfig
+from eagleray.drafters.dflash2.config import DFlash2Config
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
 from eagleray.errors import ArtifactError, ConfigError
@@ -48,6 +49,7 @@ class DrafterSpec:
 DRAFTERS = (
     DrafterSpec(Eagle3Config, "eagleray.drafters.eagle3.model", "Eagle3Drafter"),
     DrafterSpec(DFlashConfig, "eagleray.drafters.dflash.model", "DFlashDrafter"),
+    DrafterSpec(DFlash2Config, "eagleray.drafters.dflash2.model", "DFlash2Drafter"),
     DrafterSpec(PromptLookupConfig, "eagleray.drafters.prompt_lookup.drafter", "PromptLookupDrafter"),
 )
 

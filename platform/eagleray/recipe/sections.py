@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from eagleray.corpus.config import PromptsConfig
 from eagleray.distillation.config import DistilConfig
 from eagleray.drafters.dflash.config import DFlashConfig
+from eagleray.drafters.dflash2.config import DFlash2Config
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
 from eagleray.engines.config import EngineConfig
@@ -20,7 +21,7 @@ from eagleray.settings import Settings
 from eagleray.targets.config import FeatureStoreConfig, TargetConfig
 from eagleray.training.config import TrainingConfig
 
-TrainedDrafterConfig = Annotated[Eagle3Config | DFlashConfig, Field(discriminator="name")]
+TrainedDrafterConfig = Annotated[Eagle3Config | DFlashConfig | DFlash2Config, Field(discriminator="name")]
 UntrainedDrafterConfig = PromptLookupConfig
 
 

@@ -14,6 +14,7 @@ from eagleray.drafters.base import Committed, DraftSession, TrainableDrafter, Tr
 from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.config import DrafterConfig
 from eagleray.drafters.dflash.config import DFlashConfig
+from eagleray.drafters.dflash2.config import DFlash2Config
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.targets.decoder import TargetDecoder
 from eagleray.targets.geometry import TargetGeometry
@@ -35,6 +36,7 @@ CASES: dict[str, DrafterConfig] = {
     "dflash, diffusion only": DFlashConfig(block_size=4, kv_injection=False, slot_weighting="dpace"),
     "dflash, injection only": DFlashConfig(block_size=4, parallel_block=False),
     "dflash, neither half": DFlashConfig(block_size=4, kv_injection=False, parallel_block=False),
+    "dflash2": DFlash2Config(block_size=4, selector_rank=8, selector_top_k=5),
     "dflash, sliding": DFlashConfig(
         block_size=4,
         kv_injection=False,

@@ -5,6 +5,7 @@ import torch
 
 from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.config import DrafterConfig
+from eagleray.drafters.dflash2.config import DFlash2Config
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.heads import FrozenHeads
@@ -35,6 +36,9 @@ def heads() -> FrozenHeads:
     [
         (Eagle3Config(draft_vocab_size=30), "lm_head.weight", True),
         (Eagle3Config(draft_vocab_size=30), "midlayer.mlp.up_proj.weight", False),
+        (DFlash2Config(selector_rank=4), "candidate_selector.successor_codebook", True),
+        (DFlash2Config(selector_rank=4), "candidate_selector.predecessor_codebook", True),
+        (DFlash2Config(selector_rank=4), "candidate_selector.hidden_projection.weight", False),
     ],
 )
 def test_muon_moves_no_row_of_a_token_that_taught_nothing(

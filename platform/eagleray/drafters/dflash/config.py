@@ -17,6 +17,14 @@ class DFlashConfig(MaskedBlockConfig):
     name: Literal["dflash"] = "dflash"
     """Which drafter this section configures."""
 
+    draft_vocab_size: int | None = Field(default=None, gt=0)
+    """Target ids the drafter can propose: those that occur most as supervised tokens. None: all, with the
+    target's whole lm_head.
+
+    A number makes training and drafting cheaper. vLLM then reads the map and the reduced head from the
+    export; SGLang does not know reduced vocabularies for DFlash, so leave it None to serve there.
+    """
+
     kv_injection: bool = True
     """Every layer sees the target's features as keys and values. False is "diffusion only": the features
     are the input states of the committed positions, and the layers have to carry them on."""

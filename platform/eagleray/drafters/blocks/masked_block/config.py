@@ -45,10 +45,6 @@ class MaskedBlockConfig(LayerShape):
     None: the lowest id that is not the target's beginning, padding or stop id.
     """
 
-    draft_vocab_size: int | None = Field(default=None, gt=0)
-    """Target ids the drafter can propose: those that occur most as supervised tokens. None: all, with the
-    target's whole lm_head."""
-
     num_anchors: int = Field(default=512, gt=0)
     """Blocks trained per sequence and step, anchored at random supervised tokens."""
 
