@@ -60,6 +60,25 @@ class ColocatedFeatures:
         return features, final
 
 
+class MemoryFeatures:
+    """Captures each sample once and keeps it: for datasets that fit into memory.
+
+    Args:
+        layers: Layers to capture.
+    """
+
+    def __init__(self, target: CapturingTarget, layers: tuple[int, ...], samples: Sequence[Sample]):
+        self._kept = {sample.sample_id: _capture(target, layers, sample) for sample in samples}
+
+    def of(self, sample: Sample) -> tuple[Tensor, Tensor]:
+        """features_TLD and final_TD of one sample."""
+        return self._kept[sample.sample_id]
+
+    def features(self, rows: Sequence[TrainingRow], device: torch.device) -> tuple[Tensor, Tensor]:
+        """Take from memory."""
+        return _pad(rows, [self.of(row.sample) for row in rows], device)
+
+
 class StoredFeatures:
     """Reads features that were captured while the answers were generated.
 
@@ -83,16 +102,7 @@ class StoredFeatures:
 
     def features(self, rows: Sequence[TrainingRow], device: torch.device) -> tuple[Tensor, Tensor]:
         """Read, or take from memory. The last position of a whole sequence was never computed and is zero."""
-        stored = [self._read(row.sample) for row in rows]
-        width = stored[0][1].shape[-1]
-        shape = (len(rows), max(row.length for row in rows))
-        features_BTLD = torch.zeros(*shape, len(self._columns), width)
-        final_BTD = torch.zeros(*shape, width)
-        for index, (row, (features_TLD, final_TD)) in enumerate(zip(rows, stored, strict=True)):
-            known = min(len(final_TD), row.end) - row.start
-            features_BTLD[index, :known] = features_TLD[row.start : row.start + known]
-            final_BTD[index, :known] = final_TD[row.start : row.start + known]
-        return features_BTLD.to(device), final_BTD.to(device)
+        return _pad(rows, [self._read(row.sample) for row in rows], device)
 
     def _read(self, sample: Sample) -> tuple[Tensor, Tensor]:
         if self._cache is not None and sample.sample_id in self._cache:
@@ -102,3 +112,23 @@ class StoredFeatures:
         if self._cache is not None:
             self._cache[sample.sample_id] = kept
         return kept
+
+
+def _capture(target: CapturingTarget, layers: tuple[int, ...], sample: Sample) -> tuple[Tensor, Tensor]:
+    ids_1T = torch.tensor([sample.input_ids])
+    features_1TLD, final_1TD = target.capture(ids_1T, torch.tensor([ids_1T.shape[1]]), layers)
+    return features_1TLD[0], final_1TD[0]
+
+
+def _pad(
+    rows: Sequence[TrainingRow], kept: Sequence[tuple[Tensor, Tensor]], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Take each row's positions out of its sample's features and fill up with zeros, in float32."""
+    longest = max(row.length for row in rows)
+    features_BTLD = torch.zeros(len(rows), longest, *kept[0][0].shape[1:])
+    final_BTD = torch.zeros(len(rows), longest, kept[0][1].shape[-1])
+    for index, (row, (features_TLD, final_TD)) in enumerate(zip(rows, kept, strict=True)):
+        known = min(len(final_TD), row.end) - row.start
+        features_BTLD[index, :known] = features_TLD[row.start : row.start + known]
+        final_BTD[index, :known] = final_TD[row.start : row.start + known]
+    return features_BTLD.to(device), final_BTD.to(device)
