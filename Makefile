@@ -15,7 +15,7 @@ export HF_HUB_OFFLINE ?= 1
 .PHONY: help setup demo test check soak clean engine-vllm test-engines
 
 help: ## List the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## Create .venv with the pinned dependencies
 
@@ -57,6 +57,9 @@ $(VLLM_READY): requirements-vllm.txt
 		alias.mkdir(exist_ok=True); \
 		(alias / 'METADATA').write_text(f'Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n')"
 	touch $@
+
+bench-%: $(READY) ## Measure: bench-distil, bench-parity, bench-train, bench-watchdog; ARGS="..." for its options
+	$(BIN)/python -m jobs.bench_$* $(ARGS)
 
 clean: ## Remove the environment and the caches, keep runs/
 	rm -rf $(VENV) .venv-vllm .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
