@@ -93,10 +93,10 @@ class StepAttention:
         """Store keys and values after each row's length, then attend."""
         rows, queries = self._slots_BQ.shape
         keys, values = self._cache.keys[layer], self._cache.values[layer]
-        keys[self._rows_B1, :, self._slots_BQ] = key_TGN.unflatten(0, (rows, queries))
-        values[self._rows_B1, :, self._slots_BQ] = value_TGN.unflatten(0, (rows, queries))
+        keys[self._rows_B1, :, self._slots_BQ] = key_TGN.view(rows, queries, *key_TGN.shape[1:])
+        values[self._rows_B1, :, self._slots_BQ] = value_TGN.view(rows, queries, *value_TGN.shape[1:])
         keys, values = keys[:rows, :, : self._window], values[:rows, :, : self._window]
-        return self._attend(query_THN.unflatten(0, (rows, queries)), keys, values)
+        return self._attend(query_THN.view(rows, queries, *query_THN.shape[1:]), keys, values)
 
     def _attend(self, query_BQHN: Tensor, keys_BGSN: Tensor, values_BGSN: Tensor) -> Tensor:
         rows, queries, _, width = query_BQHN.shape
