@@ -80,8 +80,9 @@ def orthogonalise_all(matrices: list[Tensor], polynomials: Sequence[Polynomial])
         return [orthogonalise(matrix, polynomials) for matrix in matrices]
     owners = share_out([matrix.shape for matrix in matrices], dist.get_world_size())
     rank = dist.get_rank()
+    # A broadcast sends memory as it lies, and the result of a tall matrix is a transposed view.
     results = [
-        orthogonalise(matrix, polynomials) if owner == rank else torch.empty_like(matrix)
+        orthogonalise(matrix, polynomials).contiguous() if owner == rank else matrix.new_empty(matrix.shape)
         for matrix, owner in zip(matrices, owners, strict=True)
     ]
     pending = [

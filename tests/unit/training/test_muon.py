@@ -1,10 +1,21 @@
 """Our Muon is torch's, in float32, whoever computes it."""
 
+from pathlib import Path
+
 import pytest
 import torch
+import torch.multiprocessing as mp
 from torch import nn
 
-from eagleray.training.muon import POLAR_EXPRESS, Muon, iterate, iterate_gram, orthogonalise, share_out
+from eagleray.training.muon import (
+    POLAR_EXPRESS,
+    Muon,
+    iterate,
+    iterate_gram,
+    orthogonalise,
+    orthogonalise_all,
+    share_out,
+)
 
 TORCH = ((3.4445, -4.7750, 2.0315),) * 5
 
@@ -59,3 +70,25 @@ def test_every_matrix_has_an_owner_and_the_dear_ones_are_spread() -> None:
     assert owners[0] != owners[2]
     assert set(owners) == {0, 1}
     assert share_out(shapes, 1) == [0] * 5
+
+
+def _orthogonalise_shared(rank: int, root: Path) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"file://{root}/rendezvous", rank=rank, world_size=2)
+    matrices = [matrix.clone() for matrix in torch.load(root / "matrices.pt")]
+    torch.save(orthogonalise_all(matrices, POLAR_EXPRESS[:5]), root / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.timeout(120)
+def test_shared_out_over_ranks_every_rank_gets_what_one_rank_computes(tmp_path: Path) -> None:
+    """Tall, wide and square, of each two, so that both ranks own and receive every kind."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(24, 8), (8, 24), (12, 12)] * 2
+    matrices = [torch.randn(shape, generator=generator) for shape in shapes]
+    torch.save(matrices, tmp_path / "matrices.pt")
+    mp.start_processes(_orthogonalise_shared, args=(tmp_path,), nprocs=2, start_method="fork")
+    for rank in range(2):
+        received = torch.load(tmp_path / f"{rank}.pt")
+        for matrix, result in zip(matrices, received, strict=True):
+            torch.testing.assert_close(result, orthogonalise(matrix, POLAR_EXPRESS[:5]), atol=1e-5, rtol=1e-5)
