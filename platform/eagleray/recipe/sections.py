@@ -13,6 +13,7 @@ from eagleray.distillation.config import DistilConfig
 from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.dflash2.config import DFlash2Config
 from eagleray.drafters.eagle3.config import Eagle3Config
+from eagleray.drafters.medusa.config import MedusaConfig
 from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
 from eagleray.engines.config import EngineConfig
 from eagleray.engines.native.config import NativeEngineConfig
@@ -21,7 +22,9 @@ from eagleray.settings import Settings
 from eagleray.targets.config import FeatureStoreConfig, TargetConfig
 from eagleray.training.config import TrainingConfig
 
-TrainedDrafterConfig = Annotated[Eagle3Config | DFlashConfig | DFlash2Config, Field(discriminator="name")]
+TrainedDrafterConfig = Annotated[
+    Eagle3Config | DFlashConfig | DFlash2Config | MedusaConfig, Field(discriminator="name")
+]
 UntrainedDrafterConfig = PromptLookupConfig
 
 

@@ -16,6 +16,7 @@ from eagleray.drafters.config import DrafterConfig
 from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.dflash2.config import DFlash2Config
 from eagleray.drafters.eagle3.config import Eagle3Config
+from eagleray.drafters.medusa.config import MedusaConfig
 from eagleray.targets.decoder import TargetDecoder
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.weights import expected_shapes
@@ -44,6 +45,11 @@ CASES: dict[str, DrafterConfig] = {
         sliding_window=5,
         is_causal=None,
     ),
+    "medusa": MedusaConfig(num_heads=3, draft_vocab_size=24),
+    "medusa, a matrix for each head, hard labels": MedusaConfig(
+        num_heads=2, output="own", soft_targets=False
+    ),
+    "medusa, the target's head": MedusaConfig(num_blocks=2, output="target"),
 }
 """What each drafter is tried with: settings small enough to train in a second."""
 

@@ -113,11 +113,12 @@ def test_replay_gives_the_cycles_of_the_live_decode(
     decoder: TargetDecoder, source: DraftSource, batch_size: int
 ) -> None:
     engine = make_engine(decoder, max_batch_size=batch_size)
+    depth = min(DEPTH, source.max_depth or DEPTH)
     replayed, live = cycles_of(
-        engine, make_requests([NEW_TOKENS] * 10), DraftSetting(source=source, depth=DEPTH)
+        engine, make_requests([NEW_TOKENS] * 10), DraftSetting(source=source, depth=depth)
     )
     assert replayed == live
-    assert 1.05 < summarize(cycle for cycles in live for cycle in cycles).acceptance_length < DEPTH + 1
+    assert 1.05 < summarize(cycle for cycles in live for cycle in cycles).acceptance_length < depth + 1
 
 
 def test_replay_counts_cuts_by_stops_and_limits_as_the_engine_does(
@@ -127,7 +128,7 @@ def test_replay_counts_cuts_by_stops_and_limits_as_the_engine_does(
     plain = make_engine(decoder).generate(make_requests([NEW_TOKENS] * 10)).generations
     stop_ids = tuple({plain[7].answer_ids[9], plain[8].answer_ids[5], plain[9].answer_ids[0]})
     engine = make_engine(decoder, stop_ids, max_batch_size=4)
-    for depth in (1, 3, DEPTH):
+    for depth in (1, 3, min(DEPTH, source.max_depth or DEPTH)):
         replayed, live = cycles_of(engine, make_requests(limits), DraftSetting(source=source, depth=depth))
         assert replayed == live
         assert live[0] == ()
