@@ -9,10 +9,10 @@ import torch
 
 from eagleray.corpus.sample import Sample
 from eagleray.drafters.base import Committed, TrainableDrafter, TrainingBatch
+from eagleray.drafters.blocks.chain.session import ChainSession
 from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.eagle3.model import Eagle3Drafter
-from eagleray.drafters.eagle3.session import Eagle3Session
 from eagleray.engines.base import GenerationRequest
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.native.engine import NativeEngine
@@ -87,13 +87,13 @@ def test_a_sound_drafter_passes_and_its_drafts_are_worth_something(
 def test_a_session_that_reads_another_layer_than_the_training_step_is_caught(
     decoder: TargetDecoder, emitted: list[Sample], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    observe = Eagle3Session.observe
+    observe = ChainSession.observe
 
-    def misread(self: Eagle3Session, committed: Committed) -> None:
+    def misread(self: ChainSession, committed: Committed) -> None:
         last_BQLD = committed.final_BQD[:, :, None].expand_as(committed.features_BQLD)
         observe(self, replace(committed, features_BQLD=last_BQLD))
 
-    monkeypatch.setattr(Eagle3Session, "observe", misread)
+    monkeypatch.setattr(ChainSession, "observe", misread)
     with pytest.raises(NumericsError, match="Training step and drafting session disagree"):
         check_parity(fresh(decoder), decoder, emitted, CONFIG)
 
@@ -116,16 +116,16 @@ def test_a_session_that_drafts_from_more_than_what_is_committed_is_caught(
     decoder: TargetDecoder, emitted: list[Sample], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replay's session drafts otherwise than the live one: a state that outlives its rows."""
-    draft = Eagle3Session.draft
+    draft = ChainSession.draft
     opened: list[Any] = []
 
-    def stateful(self: Eagle3Session, num_rows: int, depth: int) -> torch.Tensor:
+    def stateful(self: ChainSession, num_rows: int, depth: int) -> torch.Tensor:
         if self not in opened:
             opened.append(self)
         drafts = draft(self, num_rows, depth)
         return drafts if len(opened) < 3 else (drafts + 1) % 60
 
-    monkeypatch.setattr(Eagle3Session, "draft", stateful)
+    monkeypatch.setattr(ChainSession, "draft", stateful)
     with pytest.raises(NumericsError, match=r"cycle \d+ of sample s\d+ delivered \d+ tokens live"):
         check_parity(fresh(decoder), decoder, emitted, CONFIG)
 

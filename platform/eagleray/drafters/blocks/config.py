@@ -13,11 +13,7 @@ class HeadedConfig(DrafterConfig):
 
 
 class LayerShape(HeadedConfig):
-    """Taps and layer shape; the width is always the target's, whose embedding the drafter borrows."""
-
-    target_layer_ids: tuple[int, ...] | None = None
-    """Target layers whose outputs are fused, 0-based, strictly increasing.
-    None: 1, N//2 - 1 and N - 4 of N layers."""
+    """Shape of a decoder layer; the width is always the target's, whose embedding the drafter borrows."""
 
     intermediate_size: int | None = Field(default=None, gt=0)
     """Width of the MLP. None: the target's."""
@@ -30,6 +26,14 @@ class LayerShape(HeadedConfig):
 
     head_dim: int | None = Field(default=None, gt=0, multiple_of=2)
     """Width of one head. None: the target's."""
+
+
+class FusedLayers(HeadedConfig):
+    """Which target layers are fused."""
+
+    target_layer_ids: tuple[int, ...] | None = None
+    """Target layers whose outputs are fused, 0-based, strictly increasing.
+    None: 1, N//2 - 1 and N - 4 of N layers."""
 
     def tapped_layers(self, num_layers: int) -> tuple[int, ...]:
         """The ids of the settings, else those that published EAGLE-3 drafters fuse: early, middle, late."""

@@ -4,13 +4,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from eagleray.drafters.blocks.config import LayerShape
-
-MAX_DEPTH = 32
-"""Deepest chain a session makes room for; far beyond where chains pay."""
+from eagleray.drafters.blocks.chain.config import ChainConfig
+from eagleray.drafters.blocks.config import FusedLayers
 
 
-class Eagle3Config(LayerShape):
+class Eagle3Config(ChainConfig, FusedLayers):
     """One decoder layer that drafts recursively from fused target features."""
 
     name: Literal["eagle3"] = "eagle3"
@@ -21,12 +19,6 @@ class Eagle3Config(LayerShape):
 
     A size of the target vocabulary or more keeps all of it.
     """
-
-    ttt_steps: int = Field(default=3, gt=0)
-    """Training-time test: how many draft steps are unrolled in training."""
-
-    step_loss_decay: float = Field(default=1.0, gt=0, le=1)
-    """Weight of each unrolled step relative to the one before it."""
 
     norm_before_residual: bool = True
     """Normalise the fused features before, not after, they enter the residual stream. Features of large
@@ -44,8 +36,3 @@ class Eagle3Config(LayerShape):
 
     train_head: bool = True
     """Train the drafter's own output matrix; False keeps the target's rows."""
-
-    @property
-    def max_depth(self) -> int:
-        """A chain can be drafted to any depth there is room for."""
-        return MAX_DEPTH

@@ -11,18 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eagleray.drafters.base import DraftSession, StepTerms, TrainingBatch
+from eagleray.drafters.base import StepTerms, TrainingBatch
+from eagleray.drafters.blocks.chain.drafter import ChainDrafter, ChainLayer
+from eagleray.drafters.blocks.chain.unroll import training_step
 from eagleray.drafters.blocks.draft_vocab import DraftVocabulary
-from eagleray.drafters.blocks.headed import HeadedDrafter, initialise
+from eagleray.drafters.blocks.headed import initialise
 from eagleray.drafters.blocks.layers import Dimensions, Projections, Rotary, SwiGLU
+from eagleray.drafters.blocks.teacher import SoftTeacher
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.eagle3.export import engine_config, profile
-from eagleray.drafters.eagle3.session import Eagle3Session
-from eagleray.drafters.eagle3.step import training_step
 from eagleray.targets.heads import FrozenHeads
 
 
-class Eagle3Layer(nn.Module):
+class Eagle3Layer(ChainLayer):
     """The decoder layer; it attends over token and hidden state side by side."""
 
     def __init__(self, dimensions: Dimensions, *, norm_before_residual: bool):
@@ -41,14 +42,9 @@ class Eagle3Layer(nn.Module):
         joined_NE = torch.cat((self.input_layernorm(embedding_ND), normed_ND), -1)
         return (normed_ND if self.norm_before_residual else hidden_ND), joined_NE
 
-    def finish(self, residual_ND: Tensor, attended_NE: Tensor) -> Tensor:
-        """Residual updates after attention. Returns the state before the final norm."""
-        hidden_ND = residual_ND + self.self_attn.o_proj(attended_NE)
-        return hidden_ND + self.mlp(self.post_attention_layernorm(hidden_ND))
 
-
-class Eagle3Drafter(HeadedDrafter):
-    """The drafter: network, training step and export; it drafts through `Eagle3Session`."""
+class Eagle3Drafter(ChainDrafter):
+    """The drafter: network, training step and export."""
 
     def __init__(self, config: Eagle3Config, heads: FrozenHeads, vocabulary: DraftVocabulary):
         super().__init__(config, heads, vocabulary)
@@ -69,7 +65,12 @@ class Eagle3Drafter(HeadedDrafter):
         self.lm_head.weight.data.copy_(self.target_head_UD())
         self.lm_head.weight.requires_grad_(config.train_head)
 
-    def fuse(self, features_NLD: Tensor) -> Tensor:
+    @property
+    def layer(self) -> Eagle3Layer:
+        """The layer."""
+        return self.midlayer
+
+    def start(self, features_NLD: Tensor, final_ND: Tensor) -> Tensor:
         """Mix the tapped layers, in the order of their ids, into one hidden state [N, D]."""
         features_NLD = self.widen(features_NLD)
         if self.config.feature_norm == "per_layer":
@@ -88,11 +89,9 @@ class Eagle3Drafter(HeadedDrafter):
 
     def forward(self, batch: TrainingBatch) -> StepTerms:
         """Unroll `ttt_steps` draft steps at every supervised position."""
-        return training_step(self, batch)
-
-    def open_session(self, max_rows: int, max_length: int) -> DraftSession:
-        """Allocate keys and values of `max_rows` sequences."""
-        return Eagle3Session(self, max_rows, max_length)
+        teacher = SoftTeacher(self, batch)
+        steps, decay = self.config.ttt_steps, self.config.step_loss_decay
+        return training_step(self, batch, teacher, steps=steps, decay=decay)
 
     def export_config(self) -> dict[str, Any]:
         """Configuration that SGLang and vLLM read."""

@@ -15,6 +15,9 @@ from eagleray.targets.heads import FrozenHeads
 class Shape(LayerShape):
     name: str = "shape"
 
+    def tapped_layers(self, num_layers: int) -> tuple[int, ...]:
+        return ()
+
     @property
     def max_depth(self) -> int | None:
         return None

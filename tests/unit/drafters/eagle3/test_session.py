@@ -40,7 +40,7 @@ def test_features_are_normed_layer_by_layer_or_side_by_side(heads: FrozenHeads, 
         drafter.fc.register_forward_hook(
             lambda _module, inputs, _out, norm=norm: seen.update({norm: inputs[0][0, ::16].tolist()})
         )
-        drafter.fuse(features_NLD)
+        drafter.start(features_NLD, features_NLD[:, 0])
     root = math.sqrt((1 + 100 + 10000) / 3)
     assert seen["none"] == [1, 10, 100]
     assert seen["per_layer"] == pytest.approx([1, 1, 1], rel=1e-4)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from eagleray.drafters.blocks.config import LayerShape
+from eagleray.drafters.blocks.config import FusedLayers, LayerShape
 
 LayerType = Literal["full_attention", "sliding_attention"]
 
@@ -20,7 +20,7 @@ class Reach:
     """Of its own block a slot sees the slots up to itself only."""
 
 
-class MaskedBlockConfig(LayerShape):
+class MaskedBlockConfig(LayerShape, FusedLayers):
     """The block, what its layers see, and how its slots are judged in training."""
 
     block_size: int = Field(default=8, gt=1)

@@ -1,4 +1,4 @@
-"""One EAGLE-3 training step: the draft loop unrolled at every supervised position at once.
+"""Training a chain: the draft loop unrolled at every supervised position at once.
 
 At draft step k, row p takes the token at p + 1 + k and predicts the one at p + 2 + k, at rotary
 position p + k. It is supervised exactly when that predicted token is. It attends to the step-0 keys
@@ -6,7 +6,8 @@ of rows up to p and, of later steps, only to its own: what a live draft after po
 
 Rows that never predict a supervised token serve as keys alone; queries, MLP and logits run on the
 others, packed. Shapes: B batch rows, T positions, M packed key rows, N packed query rows, A query
-slots, K draft steps, D target width, E = 2 D, H query heads, G key/value heads, d width of a head.
+slots, K draft steps, D target width, E width that attention reads, U draft vocabulary, H query heads,
+G key/value heads, d width of a head.
 """
 
 from collections.abc import Iterator
@@ -20,36 +21,37 @@ from eagleray.drafters.blocks.grouped import group_queries, ungroup_queries
 from eagleray.drafters.blocks.layers import Angles
 from eagleray.drafters.blocks.packing import Packing
 from eagleray.drafters.blocks.query_rows import QueryRows
-from eagleray.drafters.blocks.teacher import SlotTerms, SoftTeacher
+from eagleray.drafters.blocks.teacher import SlotTerms, Teacher
 
 if TYPE_CHECKING:
-    from eagleray.drafters.eagle3.model import Eagle3Drafter
+    from eagleray.drafters.blocks.chain.drafter import ChainDrafter
 
 
-def training_step(drafter: "Eagle3Drafter", batch: TrainingBatch) -> StepTerms:
-    """Sum of soft cross-entropies over draft steps, weighted by `step_loss_decay` ** k."""
-    rows = QueryRows.select(batch, drafter.config.ttt_steps)
-    teacher = SoftTeacher(drafter, batch)
-    terms = SlotTerms.start(drafter.fc.weight)
-    for step, logits_NU in enumerate(unroll(drafter, batch, rows)):
+def training_step(
+    drafter: "ChainDrafter", batch: TrainingBatch, teacher: Teacher, *, steps: int, decay: float
+) -> StepTerms:
+    """Sum of the teacher's losses over draft steps, step k weighted by `decay` ** k."""
+    rows = QueryRows.select(batch, steps)
+    terms = SlotTerms.start(drafter.layer.self_attn.q_proj.weight)
+    for step, logits_NU in enumerate(unroll(drafter, batch, rows, steps)):
         label_N = rows.position_N + 2 + step
         judged = teacher.judge(logits_NU, rows.packing.batch_N, label_N, rows.supervised_NK[:, step])
-        terms.add(judged, drafter.config.step_loss_decay**step)
+        terms.add(judged, decay**step)
     return terms.total()
 
 
-def unroll(drafter: "Eagle3Drafter", batch: TrainingBatch, rows: "QueryRows") -> Iterator[Tensor]:
+def unroll(drafter: "ChainDrafter", batch: TrainingBatch, rows: "QueryRows", steps: int) -> Iterator[Tensor]:
     """Yield the logits [N, U] of each draft step, fed with the sequence's own tokens."""
     attention = UnrolledAttention(drafter, batch, rows)
-    state_ND, joined_NE = attention.first_inputs()
-    for step in range(drafter.config.ttt_steps):
+    state_ND, source_NE = attention.first_inputs()
+    for step in range(steps):
         angles = drafter.rotary(rows.position_N + step)
         if step > 0:
             tokens_N = rows.following(batch.ids_BT, 1 + step)
-            state_ND, joined_NE = drafter.midlayer.enter(drafter.embed(tokens_N), state_ND)
-            attention.add_own(joined_NE, angles)
+            state_ND, source_NE = drafter.enter(tokens_N, state_ND, rows.position_N + step)
+            attention.add_own(source_NE, angles)
         logits_NU, state_ND = drafter.predict(
-            drafter.midlayer.finish(state_ND, attention.attend(joined_NE, angles))
+            drafter.layer.finish(state_ND, attention.attend(source_NE, angles))
         )
         yield logits_NU
 
@@ -57,16 +59,18 @@ def unroll(drafter: "Eagle3Drafter", batch: TrainingBatch, rows: "QueryRows") ->
 class UnrolledAttention:
     """Keys and values of all draft steps so far, and attention over them."""
 
-    def __init__(self, drafter: "Eagle3Drafter", batch: TrainingBatch, rows: QueryRows):
-        self.layer = drafter.midlayer
+    def __init__(self, drafter: "ChainDrafter", batch: TrainingBatch, rows: QueryRows):
+        self.attention = drafter.layer.self_attn
         self.rows = rows
         positions_T = torch.arange(batch.ids_BT.shape[1] - 1, device=batch.ids_BT.device)
         # The last position has no following token, so it is no row.
         keys = Packing.in_place(positions_T < batch.lengths_B[:, None] - 1)
         tokens_M = batch.ids_BT[keys.batch_N, keys.slot_N + 1]
-        fused_MD = drafter.fuse(batch.features_BTLD[keys.batch_N, keys.slot_N])
-        self.residual_MD, self.joined_ME = self.layer.enter(drafter.embed(tokens_M), fused_MD)
-        keys_MGd, values_MGd = self.layer.self_attn.keys_values(self.joined_ME, drafter.rotary(keys.slot_N))
+        hidden_MD = drafter.start(
+            batch.features_BTLD[keys.batch_N, keys.slot_N], batch.final_BTD[keys.batch_N, keys.slot_N]
+        )
+        self.residual_MD, self.source_ME = drafter.enter(tokens_M, hidden_MD, keys.slot_N)
+        keys_MGd, values_MGd = self.attention.keys_values(self.source_ME, drafter.rotary(keys.slot_N))
         self.keys_BGTd = keys.pad(keys_MGd).transpose(1, 2)
         self.values_BGTd = keys.pad(values_MGd).transpose(1, 2)
         self.row_index_N = self._index_among(keys, rows)
@@ -76,20 +80,19 @@ class UnrolledAttention:
         self.own_values: list[Tensor] = []
 
     def first_inputs(self) -> tuple[Tensor, Tensor]:
-        """Residual stream and joined input of the query rows at step 0."""
-        return self.residual_MD.index_select(0, self.row_index_N), self.joined_ME.index_select(
-            0, self.row_index_N
-        )
+        """Residual stream of the query rows at step 0, and what attention is made from."""
+        index_N = self.row_index_N
+        return self.residual_MD.index_select(0, index_N), self.source_ME.index_select(0, index_N)
 
-    def add_own(self, joined_NE: Tensor, angles: Angles) -> None:
+    def add_own(self, source_NE: Tensor, angles: Angles) -> None:
         """Append a later step's keys, each visible to its own row alone."""
-        keys_NGd, values_NGd = self.layer.self_attn.keys_values(joined_NE, angles)
+        keys_NGd, values_NGd = self.attention.keys_values(source_NE, angles)
         self.own_keys.append(self.rows.packing.pad(keys_NGd))
         self.own_values.append(self.rows.packing.pad(values_NGd))
 
-    def attend(self, joined_NE: Tensor, angles: Angles) -> Tensor:
+    def attend(self, source_NE: Tensor, angles: Angles) -> Tensor:
         """One softmax over step-0 keys up to each row and its own later ones. Returns [N, H * d]."""
-        queries_BAHd = self.rows.packing.pad(self.layer.self_attn.queries(joined_NE, angles))
+        queries_BAHd = self.rows.packing.pad(self.attention.queries(source_NE, angles))
         batch, slots, _, width = queries_BAHd.shape
         groups, context = self.keys_BGTd.shape[1:3]
         grouped = group_queries(queries_BAHd * width**-0.5, groups)
