@@ -12,12 +12,14 @@ from eagleray.drafters.base import TrainableDrafter
 from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.eagle3.config import Eagle3Config
+from eagleray.drafters.mtp.config import MTPConfig
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.heads import FrozenHeads
 
 ROOT = Path(__file__).parents[2]
 EAGLE3 = ("models/llama_eagle3.py", "models/llama.py")
 DFLASH = ("models/dflash.py", "speculative/dflash_utils.py")
+MTP = ("models/mimo_mtp.py", "models/qwen2.py")
 CAPTURE = "model_executor/model_runner_components/spec_aux_hidden_state.py"
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
@@ -130,6 +132,21 @@ def test_a_reduced_dflash_vocabulary_is_for_vllm_only(sglang: ModuleType, wheel:
     assert "d2t" not in sglang.Source(wheel, *DFLASH).texts()
     reduced = drafter(DFlashConfig(block_size=4, draft_vocab_size=24)).export_profile()
     assert "not served" in reduced["engines"]["sglang"]
+
+
+def test_every_mtp_tensor_has_a_place(sglang: ModuleType, wheel: Path) -> None:
+    source = sglang.Source(wheel, *MTP)
+    names, renames = source.module_names(), source.loader_renames()
+    assert r"model.mtp_layers.(\d+)." in source.texts()
+    for name in drafter(MTPConfig()).export_tensors():
+        assert set(places(name.removeprefix("model.mtp_layers.0."), renames)) <= names, name
+
+
+def test_an_mtp_folder_is_read_as_mimo_s_layer(sglang: ModuleType, wheel: Path) -> None:
+    """A draft model of this architecture is turned into the one that has the layer alone."""
+    assert drafter(MTPConfig()).export_config()["architectures"] == ["MiMoForCausalLM"]
+    assert {"MiMoForCausalLM", "MiMoMTP"} <= sglang.Source(wheel, "configs/model_config.py").texts()
+    assert "MiMoMTP" in sglang.Source(wheel, *MTP).class_names()
 
 
 def test_every_shipped_class_name_is_one_that_sglang_registers(sglang: ModuleType, wheel: Path) -> None:

@@ -15,6 +15,7 @@ from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.dflash2.config import DFlash2Config
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.medusa.config import MedusaConfig
+from eagleray.drafters.mtp.config import MTPConfig
 from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
 from eagleray.errors import ArtifactError, ConfigError
 
@@ -52,6 +53,7 @@ DRAFTERS = (
     DrafterSpec(DFlashConfig, "eagleray.drafters.dflash.model", "DFlashDrafter"),
     DrafterSpec(DFlash2Config, "eagleray.drafters.dflash2.model", "DFlash2Drafter"),
     DrafterSpec(MedusaConfig, "eagleray.drafters.medusa.model", "MedusaDrafter"),
+    DrafterSpec(MTPConfig, "eagleray.drafters.mtp.model", "MTPDrafter"),
     DrafterSpec(PromptLookupConfig, "eagleray.drafters.prompt_lookup.drafter", "PromptLookupDrafter"),
 )
 

@@ -14,6 +14,7 @@ from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.dflash2.config import DFlash2Config
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.medusa.config import MedusaConfig
+from eagleray.drafters.mtp.config import MTPConfig
 from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
 from eagleray.engines.config import EngineConfig
 from eagleray.engines.native.config import NativeEngineConfig
@@ -23,7 +24,7 @@ from eagleray.targets.config import FeatureStoreConfig, TargetConfig
 from eagleray.training.config import TrainingConfig
 
 TrainedDrafterConfig = Annotated[
-    Eagle3Config | DFlashConfig | DFlash2Config | MedusaConfig, Field(discriminator="name")
+    Eagle3Config | DFlashConfig | DFlash2Config | MedusaConfig | MTPConfig, Field(discriminator="name")
 ]
 UntrainedDrafterConfig = PromptLookupConfig
 

@@ -17,6 +17,7 @@ from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.dflash2.config import DFlash2Config
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.medusa.config import MedusaConfig
+from eagleray.drafters.mtp.config import MTPConfig
 from eagleray.targets.decoder import TargetDecoder
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.weights import expected_shapes
@@ -50,6 +51,8 @@ CASES: dict[str, DrafterConfig] = {
         num_heads=2, output="own", soft_targets=False
     ),
     "medusa, the target's head": MedusaConfig(num_blocks=2, output="target"),
+    "mtp": MTPConfig(),
+    "mtp, reduced vocabulary, hard labels": MTPConfig(draft_vocab_size=24, ttt_steps=2, soft_targets=False),
 }
 """What each drafter is tried with: settings small enough to train in a second."""
 

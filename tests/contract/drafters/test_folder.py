@@ -84,7 +84,9 @@ def test_the_profile_says_what_the_configuration_leaves_open(drafter: TrainableD
         "target_layer_ids",
         "layer_id_convention",
         "draft_vocabulary",
+        "engines",
     }
+    assert said["engines"].keys() == {"vllm", "sglang"}
     assert said["target_layer_ids"] == list(drafter.tapped_layers)
     assert json.loads(json.dumps(said)) == said
 

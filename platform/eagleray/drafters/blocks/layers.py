@@ -79,23 +79,27 @@ class SwiGLU(nn.Module):
 
 
 class Projections(nn.Module):
-    """Query, key, value and output matrices of grouped-query attention, without biases.
+    """Query, key, value and output matrices of grouped-query attention.
 
     Args:
         input_width: Width of what queries, keys and values are made from.
         normalise: RMSNorm over each query and key head (the Qwen3 flavour).
+        bias: Biases of queries, keys and values (the Qwen2 flavour); they start at zero.
     """
 
-    def __init__(self, dimensions: Dimensions, input_width: int, *, normalise: bool):
+    def __init__(self, dimensions: Dimensions, input_width: int, *, normalise: bool, bias: bool = False):
         super().__init__()
         self.num_kv_heads = dimensions.num_kv_heads
         self.head_dim = dimensions.head_dim
-        self.q_proj = nn.Linear(input_width, dimensions.num_heads * dimensions.head_dim, bias=False)
-        self.k_proj = nn.Linear(input_width, dimensions.num_kv_heads * dimensions.head_dim, bias=False)
-        self.v_proj = nn.Linear(input_width, dimensions.num_kv_heads * dimensions.head_dim, bias=False)
-        self.o_proj = nn.Linear(
-            dimensions.num_heads * dimensions.head_dim, dimensions.hidden_size, bias=False
-        )
+        query_width = dimensions.num_heads * dimensions.head_dim
+        kv_width = dimensions.num_kv_heads * dimensions.head_dim
+        self.q_proj = nn.Linear(input_width, query_width, bias=bias)
+        self.k_proj = nn.Linear(input_width, kv_width, bias=bias)
+        self.v_proj = nn.Linear(input_width, kv_width, bias=bias)
+        self.o_proj = nn.Linear(query_width, dimensions.hidden_size, bias=False)
+        if bias:
+            for projection in (self.q_proj, self.k_proj, self.v_proj):
+                nn.init.zeros_(projection.bias)
         if normalise:
             self.q_norm = nn.RMSNorm(dimensions.head_dim, eps=dimensions.rms_norm_eps)
             self.k_norm = nn.RMSNorm(dimensions.head_dim, eps=dimensions.rms_norm_eps)

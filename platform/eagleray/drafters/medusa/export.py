@@ -55,7 +55,7 @@ def profile(drafter: "MedusaDrafter") -> dict[str, Any]:
         "draft_vocabulary": ("target id = token_map[draft id]" if drafter.has_vocabulary else "the target's"),
         "engines": {
             "vllm": f"method medusa, num_speculative_tokens {heads}, exactly as many as heads",
-            "sglang": "serves no Medusa",
+            "sglang": "not served: it has no Medusa",
         },
     }
 
