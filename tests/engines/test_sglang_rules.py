@@ -11,12 +11,15 @@ import torch
 from eagleray.drafters.base import TrainableDrafter
 from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.dflash.config import DFlashConfig
+from eagleray.drafters.dflash2.config import DFlash2Config
+from eagleray.drafters.eagle.config import EagleConfig
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.mtp.config import MTPConfig
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.heads import FrozenHeads
 
 ROOT = Path(__file__).parents[2]
+EAGLE = ("models/llama_eagle.py", "models/llama.py")
 EAGLE3 = ("models/llama_eagle3.py", "models/llama.py")
 DFLASH = ("models/dflash.py", "speculative/dflash_utils.py")
 MTP = ("models/mimo_mtp.py", "models/qwen2.py")
@@ -134,6 +137,29 @@ def test_a_reduced_dflash_vocabulary_is_for_vllm_only(sglang: ModuleType, wheel:
     assert "not served" in reduced["engines"]["sglang"]
 
 
+def test_every_dflash2_tensor_has_a_place_and_every_key_a_reader(sglang: ModuleType, wheel: Path) -> None:
+    source = sglang.Source(wheel, *DFLASH)
+    made = drafter(DFlash2Config(block_size=4, conv_group_size=8, selector_rank=4))
+    names, renames, read = source.module_names(), source.loader_renames(), source.texts()
+    for name, tensor in made.export_tensors().items():
+        # A module's tensor is its last part; a bare parameter is itself one of the names.
+        bare = tensor.ndim > 1 and not name.endswith("weight")
+        assert set(places(f"{name}.weight" if bare else name, renames)) <= names, name
+    assert set(made.export_config()["dflash_config"]) <= read
+
+
+def test_every_eagle_tensor_has_a_place_and_its_bias_is_not_optional(sglang: ModuleType, wheel: Path) -> None:
+    source = sglang.Source(wheel, *EAGLE)
+    names, renames = source.module_names(), source.loader_renames()
+    made = drafter(EagleConfig(fc_bias=True))
+    for name in made.export_tensors():
+        assert set(places(name, renames)) <= names, name
+    assert "fc.bias" in made.export_tensors()
+    # The key would give attention a bias; the one of fc is there without being asked for.
+    assert "bias" in source.texts()
+    assert made.export_config()["bias"] is False
+
+
 def test_every_mtp_tensor_has_a_place(sglang: ModuleType, wheel: Path) -> None:
     source = sglang.Source(wheel, *MTP)
     names, renames = source.module_names(), source.loader_renames()
@@ -150,6 +176,11 @@ def test_an_mtp_folder_is_read_as_mimo_s_layer(sglang: ModuleType, wheel: Path) 
 
 
 def test_every_shipped_class_name_is_one_that_sglang_registers(sglang: ModuleType, wheel: Path) -> None:
-    for config, files in ((Eagle3Config(draft_vocab_size=24), EAGLE3), (DFlashConfig(block_size=4), DFLASH)):
+    for config, files in (
+        (EagleConfig(fc_bias=True), EAGLE),
+        (Eagle3Config(draft_vocab_size=24), EAGLE3),
+        (DFlashConfig(block_size=4), DFLASH),
+        (DFlash2Config(block_size=4), DFLASH),
+    ):
         (architecture,) = drafter(config).export_config()["architectures"]
         assert architecture in sglang.Source(wheel, files[0]).class_names()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from eagleray.drafters.config import DrafterConfig
 from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.dflash2.config import DFlash2Config
+from eagleray.drafters.eagle.config import EagleConfig
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.medusa.config import MedusaConfig
 from eagleray.drafters.mtp.config import MTPConfig
@@ -49,6 +50,7 @@ class DrafterSpec:
 
 
 DRAFTERS = (
+    DrafterSpec(EagleConfig, "eagleray.drafters.eagle.model", "EagleDrafter"),
     DrafterSpec(Eagle3Config, "eagleray.drafters.eagle3.model", "Eagle3Drafter"),
     DrafterSpec(DFlashConfig, "eagleray.drafters.dflash.model", "DFlashDrafter"),
     DrafterSpec(DFlash2Config, "eagleray.drafters.dflash2.model", "DFlash2Drafter"),

@@ -12,6 +12,7 @@ from eagleray.corpus.config import PromptsConfig
 from eagleray.distillation.config import DistilConfig
 from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.dflash2.config import DFlash2Config
+from eagleray.drafters.eagle.config import EagleConfig
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.medusa.config import MedusaConfig
 from eagleray.drafters.mtp.config import MTPConfig
@@ -24,7 +25,8 @@ from eagleray.targets.config import FeatureStoreConfig, TargetConfig
 from eagleray.training.config import TrainingConfig
 
 TrainedDrafterConfig = Annotated[
-    Eagle3Config | DFlashConfig | DFlash2Config | MedusaConfig | MTPConfig, Field(discriminator="name")
+    EagleConfig | Eagle3Config | DFlashConfig | DFlash2Config | MedusaConfig | MTPConfig,
+    Field(discriminator="name"),
 ]
 UntrainedDrafterConfig = PromptLookupConfig
 

@@ -15,6 +15,7 @@ from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.config import DrafterConfig
 from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.dflash2.config import DFlash2Config
+from eagleray.drafters.eagle.config import EagleConfig
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.medusa.config import MedusaConfig
 from eagleray.drafters.mtp.config import MTPConfig
@@ -23,6 +24,10 @@ from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.weights import expected_shapes
 
 CASES: dict[str, DrafterConfig] = {
+    "eagle": EagleConfig(feature_noise=0.0),
+    "eagle, unrolled, biased, reduced vocabulary": EagleConfig(
+        feature_noise=0.0, ttt_steps=3, fc_bias=True, draft_vocab_size=24
+    ),
     "eagle3": Eagle3Config(draft_vocab_size=24),
     "eagle3, norm after residual, frozen head": Eagle3Config(
         draft_vocab_size=1000, norm_before_residual=False, train_head=False

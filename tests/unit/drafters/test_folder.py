@@ -155,7 +155,7 @@ def test_a_folder_that_lacks_a_file_is_refused(eagle3_folder: Path, heads: Froze
 
 
 def test_an_unknown_drafter_is_told_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"known drafters: eagle3, .*, prompt_lookup"):
+    with pytest.raises(ConfigError, match=r"known drafters: eagle, .*, prompt_lookup"):
         resolve("eagle4")
 
 

@@ -151,16 +151,21 @@ class HeadedDrafter(TrainableDrafter):
         self.load_state_dict({name: tensors[name] for name in own})
 
 
+def draw_matrices(module: nn.Module) -> None:
+    """Draw matrices from N(0, 0.02), the scale that targets of these families start from."""
+    for parameter in module.parameters():
+        if parameter.ndim == 2:
+            nn.init.normal_(parameter, std=0.02)
+
+
 def initialise(module: nn.Module, fuse: nn.Linear, last_norm: nn.RMSNorm) -> None:
-    """Draw matrices from N(0, 0.02), the scale that targets of these families start from; two things differ.
+    """Draw matrices, two things otherwise than the rest.
 
     Features have entries of ten and more, so the matrix that fuses them starts small: otherwise its output
     drowns what the first layer adds to it, and learning is slow. The last norm starts at a half, so that
     the first logits over the target's lm_head are not confidently wrong.
     """
-    for parameter in module.parameters():
-        if parameter.ndim == 2:
-            nn.init.normal_(parameter, std=0.02)
+    draw_matrices(module)
     nn.init.normal_(fuse.weight, std=0.002)
     nn.init.constant_(last_norm.weight, 0.5)
 

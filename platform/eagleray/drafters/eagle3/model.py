@@ -82,6 +82,10 @@ class Eagle3Drafter(ChainDrafter):
         fused_ND: Tensor = self.fc(joined_NF)
         return fused_ND
 
+    def enter(self, ids_N: Tensor, hidden_ND: Tensor, positions_N: Tensor) -> tuple[Tensor, Tensor]:
+        """Token and state, each normed, side by side for attention."""
+        return self.midlayer.enter(self.embed(ids_N), hidden_ND)
+
     def predict(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Scores over the draft vocabulary [N, U], and the state that the next draft step takes [N, D]."""
         normed_ND = self.norm(hidden_ND)

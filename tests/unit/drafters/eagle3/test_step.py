@@ -31,7 +31,7 @@ def logits_at(drafter: Eagle3Drafter, batch: TrainingBatch) -> dict[tuple[int, i
     rows = QueryRows.select(batch, STEPS)
     found = {}
     with torch.no_grad():
-        for step, logits_NU in enumerate(unroll(drafter, batch, rows, rows.supervised_NK.shape[1])):
+        for step, (logits_NU, _) in enumerate(unroll(drafter, batch, rows, rows.supervised_NK.shape[1])):
             for n, (row, position) in enumerate(zip(rows.packing.batch_N, rows.position_N, strict=True)):
                 found[int(row), int(position), step] = logits_NU[n]
     return found
@@ -80,7 +80,7 @@ def test_loss_is_the_cross_entropy_with_the_target_over_the_draft_vocabulary(
     rows = QueryRows.select(batch, 2)
     expected, weight = 0.0, 0.0
     with torch.no_grad():
-        for step, logits_NU in enumerate(unroll(drafter, batch, rows, rows.supervised_NK.shape[1])):
+        for step, (logits_NU, _) in enumerate(unroll(drafter, batch, rows, rows.supervised_NK.shape[1])):
             for n, position in enumerate(rows.position_N.tolist()):
                 label = position + 2 + step
                 if label in range(3, 9) and int(batch.ids_BT[0, label]) in vocabulary.ids_U.tolist():

@@ -5,7 +5,7 @@ the token at p + 2. A draft goes on with the layer's own output in place of the 
 Shapes: N packed rows, L tapped layers, D target width, E width that attention reads, U draft vocabulary.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 from torch import Tensor, nn
 
@@ -15,16 +15,12 @@ from eagleray.drafters.blocks.headed import HeadedDrafter
 from eagleray.drafters.blocks.layers import Dimensions, Projections, Rotary, SwiGLU
 
 
-class ChainLayer(nn.Module, ABC):
-    """The decoder layer."""
+class ChainLayer(nn.Module):
+    """The decoder layer, after what it reads has been made."""
 
     self_attn: Projections
     post_attention_layernorm: nn.RMSNorm
     mlp: SwiGLU
-
-    @abstractmethod
-    def enter(self, embedding_ND: Tensor, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """The residual stream [N, D], and what attention is made from [N, E]."""
 
     def finish(self, residual_ND: Tensor, attended_NE: Tensor) -> Tensor:
         """Residual updates after attention. Returns the state before any final norm."""
@@ -51,9 +47,10 @@ class ChainDrafter(HeadedDrafter):
     def predict(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Scores over the draft vocabulary [N, U], and the state that the next draft step takes [N, D]."""
 
+    @abstractmethod
     def enter(self, ids_N: Tensor, hidden_ND: Tensor, positions_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Inputs of the layer at `positions_N`, from their hidden states and the tokens that follow them."""
-        return self.layer.enter(self.embed(ids_N), hidden_ND)
+        """The residual stream [N, D] and what attention is made from [N, E], at `positions_N`, from their
+        hidden states and the tokens that follow them."""
 
     def open_session(self, max_rows: int, max_length: int) -> DraftSession:
         """Allocate keys and values of `max_rows` sequences."""

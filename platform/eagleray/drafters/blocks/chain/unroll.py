@@ -33,15 +33,18 @@ def training_step(
     """Sum of the teacher's losses over draft steps, step k weighted by `decay` ** k."""
     rows = QueryRows.select(batch, steps)
     terms = SlotTerms.start(drafter.layer.self_attn.q_proj.weight)
-    for step, logits_NU in enumerate(unroll(drafter, batch, rows, steps)):
+    for step, (logits_NU, _) in enumerate(unroll(drafter, batch, rows, steps)):
         label_N = rows.position_N + 2 + step
         judged = teacher.judge(logits_NU, rows.packing.batch_N, label_N, rows.supervised_NK[:, step])
         terms.add(judged, decay**step)
     return terms.total()
 
 
-def unroll(drafter: "ChainDrafter", batch: TrainingBatch, rows: "QueryRows", steps: int) -> Iterator[Tensor]:
-    """Yield the logits [N, U] of each draft step, fed with the sequence's own tokens."""
+def unroll(
+    drafter: "ChainDrafter", batch: TrainingBatch, rows: "QueryRows", steps: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the logits [N, U] of each draft step, fed with the sequence's own tokens, and the state [N, D]
+    that the next step takes."""
     attention = UnrolledAttention(drafter, batch, rows)
     state_ND, source_NE = attention.first_inputs()
     for step in range(steps):
@@ -53,7 +56,7 @@ def unroll(drafter: "ChainDrafter", batch: TrainingBatch, rows: "QueryRows", ste
         logits_NU, state_ND = drafter.predict(
             drafter.layer.finish(state_ND, attention.attend(source_NE, angles))
         )
-        yield logits_NU
+        yield logits_NU, state_ND
 
 
 class UnrolledAttention:
