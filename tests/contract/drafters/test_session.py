@@ -6,6 +6,11 @@ import torch
 
 from eagleray.drafters.base import TrainableDrafter, TrainingBatch
 from eagleray.drafters.config import DrafterConfig
+from eagleray.engines.base import DraftSetting, GenerationRequest
+from eagleray.engines.native.config import NativeEngineConfig
+from eagleray.engines.native.engine import NativeEngine
+from eagleray.speculation.config import TreeSetting
+from eagleray.speculation.trees import TokenTree
 from eagleray.targets.decoder import TargetDecoder
 
 BatchFor = Callable[..., TrainingBatch]
@@ -78,6 +83,33 @@ def test_what_was_seen_long_ago_and_last_both_count(
     session = drafter.open_session(8, 16)
     observe(session, batch, {row: (row, 0, 9) for row in range(8)})
     assert len(session.draft(8, depth).unique(dim=0)) > 4
+
+
+def test_a_tree_of_width_1_is_the_chain(
+    drafter: TrainableDrafter, batch_for: BatchFor, observe: Observe, depth_of: Depth
+) -> None:
+    batch, depth = batch_for(drafter, (3, 16), (3, 16)), depth_of(drafter)
+    session = drafter.open_session(2, 16)
+    observe(session, batch, {0: (0, 0, 9), 1: (1, 0, 3)})
+    chain = TokenTree.chain(session.draft(2, depth))
+    tree = session.draft_tree(2, depth, TreeSetting(top_k=1))
+    assert torch.equal(tree.ids_BN, chain.ids_BN)
+    assert torch.equal(tree.parents_BN, chain.parents_BN)
+
+
+def test_answers_with_chains_and_with_trees_are_the_plain_ones(
+    drafter: TrainableDrafter, target: TargetDecoder, depth_of: Depth
+) -> None:
+    engine = NativeEngine(target, NativeEngineConfig(max_batch_size=2))
+    requests = [
+        GenerationRequest(request_id=str(size), prompt_ids=tuple(range(3, 3 + size)), max_new_tokens=12)
+        for size in (2, 7, 4)
+    ]
+    plain = [generation.answer_ids for generation in engine.generate(requests).generations]
+    for tree in (None, TreeSetting(top_k=3, nodes=10)):
+        draft = DraftSetting(source=drafter, depth=depth_of(drafter), tree=tree)
+        run = engine.generate(requests, draft=draft)
+        assert [generation.answer_ids for generation in run.generations] == plain
 
 
 def test_a_moved_row_goes_on_and_a_reset_row_starts_over(

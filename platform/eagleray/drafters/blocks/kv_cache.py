@@ -54,11 +54,15 @@ class DraftCache:
         self.values = like.new_zeros(shape)
 
     def reserve(self, lengths: Sequence[int], scratch: int = 0) -> None:
-        """Make room for the first positions of rows 0, 1, ..., and `scratch` more. What they hold stays."""
+        """Make room for the first positions of rows 0, 1, ..., and `scratch` more. What they hold stays.
+
+        A wide tree may need more scratch than `capacity` foresees.
+        """
         rows = max((row for row, length in enumerate(lengths, 1) if length), default=0)
         have_rows, have_positions = self.keys.shape[1], self.keys.shape[3]
         rows = next_size(have_rows, rows, self._bounds[0])
-        positions = next_size(have_positions, max(lengths) + scratch, self._bounds[1])
+        needed = max(lengths) + scratch
+        positions = next_size(have_positions, needed, max(needed, self._bounds[1]))
         if (rows, positions) != (have_rows, have_positions):
             self.keys = enlarge(self.keys, rows, positions)
             self.values = enlarge(self.values, rows, positions)

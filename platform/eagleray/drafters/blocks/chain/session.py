@@ -1,7 +1,8 @@
-"""Drafting a chain: one observed row per committed position, then step after step from the newest.
+"""Drafting a chain or a tree: one row per committed position, then step after step from the newest.
 
-Shapes: N newly committed positions of all rows, R drafting rows, D target width, E width that attention
-reads, K draft slots.
+Shapes: N newly committed positions or drafting nodes of all rows, R drafting rows, W nodes of a row that
+take one step together (1 in a chain), D target width, E width that attention reads, U draft vocabulary,
+H heads, d width of a head.
 """
 
 from typing import TYPE_CHECKING
@@ -11,8 +12,12 @@ from torch import Tensor
 
 from eagleray.drafters.base import Committed, DraftSession
 from eagleray.drafters.blocks.chain.config import MAX_DEPTH
+from eagleray.drafters.blocks.chain.tree import Branches, GrowingTree
 from eagleray.drafters.blocks.kv_cache import DraftCache, Visible
+from eagleray.drafters.blocks.layers import Angles
 from eagleray.drafters.blocks.observed import Observed
+from eagleray.speculation.config import TreeSetting
+from eagleray.speculation.trees import TokenTree
 
 if TYPE_CHECKING:
     from eagleray.drafters.blocks.chain.drafter import ChainDrafter
@@ -47,23 +52,78 @@ class ChainSession(DraftSession):
     @torch.inference_mode()
     def draft(self, num_rows: int, depth: int) -> Tensor:
         """Greedy chain; steps after the first feed back the drafter's own state and token."""
-        drafter, attention = self.drafter, self.drafter.layer.self_attn
-        rows_R = torch.arange(num_rows, device=self.residual_RD.device)
-        newest_R = torch.tensor(self.lengths[:num_rows], device=rows_R.device) - 1
-        state_RD, source_RE = self.residual_RD[:num_rows], self.source_RE[:num_rows]
-        self.cache.reserve(self.lengths[:num_rows], scratch=depth)
-        drafted: list[Tensor] = []
-        for step in range(depth):
-            angles = drafter.rotary(newest_R + step)
-            if step > 0:
-                state_RD, source_RE = drafter.enter(drafted[-1], state_RD, newest_R + step)
-                self.cache.write(0, rows_R, newest_R + step, *attention.keys_values(source_RE, angles))
-            counts = [length + step for length in self.lengths[:num_rows]]
-            visible = Visible.first(counts, rows_R.device)
-            attended = self.cache.attend(0, attention.queries(source_RE, angles)[:, None], visible)
-            logits_RU, state_RD = drafter.predict(drafter.layer.finish(state_RD, attended[:, 0]))
-            drafted.append(drafter.to_target_ids(logits_RU.argmax(-1)))
-        return torch.stack(drafted, 1)
+        lengths = self.lengths[:num_rows]
+        self.cache.reserve(lengths, scratch=depth)
+        newest_R1 = self._newest(num_rows)
+        logits_R1U, state_R1D = self._start(num_rows)
+        drafted = [self.drafter.to_target_ids(logits_R1U.argmax(-1))]
+        for step in range(1, depth):
+            places_R1 = newest_R1 + step
+            visible = Visible.first([length + step for length in lengths], places_R1.device)
+            logits_R1U, state_R1D = self._go_on(drafted[-1], state_R1D, places_R1, places_R1, visible)
+            drafted.append(self.drafter.to_target_ids(logits_R1U.argmax(-1)))
+        return torch.cat(drafted, 1)
+
+    @torch.inference_mode()
+    def draft_tree(self, num_rows: int, depth: int, tree: TreeSetting) -> TokenTree:
+        """Dynamic tree: expanded level by level, then cut to the most confident nodes."""
+        lengths = self.lengths[:num_rows]
+        self.cache.reserve(lengths, scratch=(depth - 1) * tree.top_k)
+        newest_R1 = self._newest(num_rows)
+        logits_RWU, state_RWD = self._start(num_rows)
+        growing = GrowingTree(num_rows, logits_RWU)
+        expanded = growing.grow(growing.root, logits_RWU, tree.top_k)
+        branches = Branches(lengths, newest_R1.device)
+        for level in range(1, depth):
+            places_RW, visible = branches.extend(expanded.parent_RW)
+            ids_RW = self.drafter.to_target_ids(expanded.ids_RW)
+            parent_RWD = expanded.parent_RW[..., None].expand(-1, -1, state_RWD.shape[-1])
+            positions_RW = (newest_R1 + level).expand_as(ids_RW)
+            logits_RWU, state_RWD = self._go_on(
+                ids_RW, state_RWD.gather(1, parent_RWD), positions_RW, places_RW, visible
+            )
+            expanded = growing.grow(expanded, logits_RWU, tree.top_k)
+        cut = growing.cut(tree.nodes)
+        return cut._replace(ids_BN=self.drafter.to_target_ids(cut.ids_BN))
+
+    def _newest(self, num_rows: int) -> Tensor:
+        """Newest committed position of rows 0, 1, ..., [R, 1]."""
+        return torch.tensor(self.lengths[:num_rows], device=self.residual_RD.device)[:, None] - 1
+
+    def _start(self, num_rows: int) -> tuple[Tensor, Tensor]:
+        """The step at each row's newest position: logits [R, 1, U] and state [R, 1, D]."""
+        angles = self.drafter.rotary(self._newest(num_rows)[:, 0])
+        visible = Visible.first(self.lengths[:num_rows], self.residual_RD.device)
+        return self._predict(
+            self.residual_RD[:num_rows, None], self.source_RE[:num_rows, None], angles, visible
+        )
+
+    def _go_on(
+        self, ids_RW: Tensor, state_RWD: Tensor, positions_RW: Tensor, places_RW: Tensor, visible: Visible
+    ) -> tuple[Tensor, Tensor]:
+        """A step from the drafter's own states and the tokens drafted from them.
+
+        Args:
+            positions_RW: Where the states stand in the sequence.
+            places_RW: Where their keys go in the cache.
+        """
+        rows, width = ids_RW.shape
+        angles = self.drafter.rotary(positions_RW.flatten())
+        entered = self.drafter.enter(ids_RW.flatten(), state_RWD.flatten(0, 1), positions_RW.flatten())
+        rows_N = torch.arange(rows, device=ids_RW.device).repeat_interleave(width)
+        keys_values = self.drafter.layer.self_attn.keys_values(entered[1], angles)
+        self.cache.write(0, rows_N, places_RW.flatten(), *keys_values)
+        residual_RWD, source_RWE = (tensor.unflatten(0, (rows, width)) for tensor in entered)
+        return self._predict(residual_RWD, source_RWE, angles, visible)
+
+    def _predict(
+        self, residual_RWD: Tensor, source_RWE: Tensor, angles: Angles, visible: Visible
+    ) -> tuple[Tensor, Tensor]:
+        """Attention, the rest of the layer, and logits [R, W, U] and state [R, W, D] for the next step."""
+        layer = self.drafter.layer
+        queries_NHd = layer.self_attn.queries(source_RWE.flatten(0, 1), angles)
+        attended_RWE = self.cache.attend(0, queries_NHd.unflatten(0, source_RWE.shape[:2]), visible)
+        return self.drafter.predict(layer.finish(residual_RWD, attended_RWE))
 
     def reset(self, row: int) -> None:
         """Forget a row."""
