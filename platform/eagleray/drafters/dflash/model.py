@@ -64,6 +64,13 @@ class DFlashDrafter(MaskedBlockDrafter):
         session = MaskedBlockSession if self.config.denoise_steps == 1 else DenoisingSession
         return session(self, max_rows, max_length)
 
+    def engine_needs(self) -> dict[str, str]:
+        """What each engine has to be told, or why it cannot serve this drafter."""
+        if self.config.kv_injection and self.config.parallel_block:
+            return super().engine_needs()
+        why = "not served: it runs the whole method alone, not its ablations"
+        return {"vllm": why, "sglang": why}
+
     def export_config(self) -> dict[str, Any]:
         """Configuration that SGLang and vLLM read, with the settings that make it an ablation."""
         content = super().export_config()

@@ -95,6 +95,13 @@ class DFlash2Drafter(MaskedBlockDrafter):
         fresh = {} if new & tensors.keys() else {name: own[name] for name in new}
         self.load_tensors({**tensors, **fresh}, origin)
 
+    def engine_needs(self) -> dict[str, str]:
+        """What each engine has to be told, or why it cannot serve this drafter."""
+        if not self.has_vocabulary:
+            return super().engine_needs()
+        why = "not served: it takes the selector's candidates for ids of the target's vocabulary"
+        return {"vllm": why, "sglang": why}
+
     def export_config(self) -> dict[str, Any]:
         """Configuration that SGLang and vLLM read."""
         content = super().export_config()

@@ -274,6 +274,9 @@ def test_only_the_whole_method_has_the_name_that_engines_run(
     content = drafter.export_config()
     whole = form.kv_injection and form.parallel_block
     assert (content["architectures"] == ["DFlashDraftModel"]) == whole
+    assert [("not served" in need) for need in drafter.export_profile()["engines"].values()] == [
+        not whole
+    ] * 2
     ablation = {key: content["dflash_config"].get(key) for key in ("kv_injection", "parallel_block")}
     assert ablation == {
         "kv_injection": None if form.kv_injection else False,

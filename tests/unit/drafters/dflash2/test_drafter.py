@@ -174,6 +174,7 @@ def test_its_folder_has_the_names_that_engines_load(heads: FrozenHeads, counts: 
 def test_over_a_reduced_vocabulary_no_engine_takes_it_for_its_own(heads: FrozenHeads, counts: Tensor) -> None:
     drafter = build_trainable_drafter(DFlash2Config(block_size=4, draft_vocab_size=24), heads, counts)
     assert drafter.export_config()["architectures"] == ["DFlash2ReducedVocabularyDraftModel"]
+    assert all("not served" in need for need in drafter.export_profile()["engines"].values())
 
 
 def test_channel_groups_must_divide_the_width(heads: FrozenHeads) -> None:

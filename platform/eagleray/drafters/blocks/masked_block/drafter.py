@@ -77,6 +77,16 @@ class MaskedBlockDrafter(HeadedDrafter):
         """With a reduced vocabulary, the target's rows for it."""
         return {LM_HEAD: self.target_head_UD()} if self.has_vocabulary else {}
 
+    def engine_needs(self) -> dict[str, str]:
+        """What each engine has to be told, or why it cannot serve this drafter."""
+        size = self.config.block_size
+        return {
+            "vllm": f"method dflash, num_speculative_tokens {size - 1}",
+            "sglang": "not served: it reads no reduced vocabulary for DFlash"
+            if self.has_vocabulary
+            else f"algorithm DFLASH, {size} draft tokens, the anchor counted",
+        }
+
     def export_profile(self) -> dict[str, Any]:
         """What a reader of the export must know and the configuration does not say."""
         return profile(self)

@@ -50,10 +50,5 @@ def profile(drafter: "MaskedBlockDrafter") -> dict[str, Any]:
         "target_layer_ids": list(drafter.tapped_layers),
         "layer_id_convention": "0-based, output of the layer",
         "draft_vocabulary": reduced if drafter.has_vocabulary else "the target's",
-        "engines": {
-            "vllm": f"method dflash, num_speculative_tokens {drafter.config.block_size - 1}",
-            "sglang": "not served: it reads no reduced vocabulary for DFlash"
-            if drafter.has_vocabulary
-            else f"algorithm DFLASH, {drafter.config.block_size} draft tokens, the anchor counted",
-        },
+        "engines": drafter.engine_needs(),
     }
