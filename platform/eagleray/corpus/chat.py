@@ -106,6 +106,10 @@ class ChatTemplate:
         )
         return text
 
+    def show(self, ids: Sequence[int]) -> str:
+        """The text of ids as a reader of the answer sees it, without control tokens."""
+        return self.decode([token for token in ids if token not in self._control_ids])
+
     def decode_after(self, context_ids: Sequence[int], ids: Sequence[int]) -> str:
         """The text that ids add to a context: some tokenizers drop the space that a text begins with."""
         anchor = list(context_ids[-1:])
