@@ -14,7 +14,7 @@ from eagleray.corpus.prompt import AnswerOrigin
 from eagleray.drafters.base import DraftSource
 from eagleray.errors import EngineError
 from eagleray.speculation.acceptance import Cycle
-from eagleray.speculation.config import GREEDY, SamplingConfig, TreeSetting
+from eagleray.speculation.config import GREEDY, LogitAdjustments, SamplingConfig, TreeSetting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,6 +34,12 @@ class GenerationRequest:
     sampling: SamplingConfig = GREEDY
     seed: int = 0
     """Drives every random choice of this request: the same request gives the same ids in any company."""
+    stop_strings: tuple[str, ...] = ()
+    """The answer also ends with the token that completes one of these in its text. None is empty."""
+    adjustments: LogitAdjustments | None = None
+    """Penalties and biases."""
+    log_probabilities: int | None = None
+    """Also tell how likely each emitted token was, and this many of the likeliest ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +51,17 @@ class CapturedFeatures:
 
     features_TLD: "Tensor"
     final_TD: "Tensor"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenScore:
+    """Log probabilities at one place of an answer, by the target alone: before temperature, filters and
+    adjustments."""
+
+    chosen: float
+    """Of the emitted token."""
+    likeliest: tuple[tuple[int, float], ...]
+    """Ids and log probabilities, likeliest first; as many as the request asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +78,10 @@ class Generation:
     engine does not tell."""
     origin: AnswerOrigin = "target"
     """Whether these are the ids that the target emitted, or ids of its text."""
+    stop_string: str | None = None
+    """The stop string that ended the answer; its last token is the answer's."""
+    scores: tuple[TokenScore, ...] | None = None
+    """One per emitted token, if the request asked for them."""
     captured: CapturedFeatures | None = None
 
 

@@ -1,6 +1,7 @@
 """Every engine that EagleRay runs. Adding one is a folder beside this file and a branch of each function."""
 
 import importlib.metadata
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
@@ -38,11 +39,15 @@ def build_engine(config: EngineConfig, target_folder: Path, dtype: str) -> "Engi
         return ReplayEngine(config, target_folder)
     import torch
 
+    from eagleray.corpus.chat import ChatTemplate
     from eagleray.engines.native.engine import NativeEngine
     from eagleray.targets.decoder import TargetDecoder
+    from eagleray.targets.loading import load_tokenizer
 
     decoder = TargetDecoder.load(target_folder, getattr(torch, dtype), batch_invariant=config.batch_invariant)
-    return NativeEngine(decoder, config)
+    # Read when a request has stop strings, and then once.
+    chat = cache(lambda: ChatTemplate(load_tokenizer(target_folder)))
+    return NativeEngine(decoder, config, show=lambda ids: chat().show(ids))
 
 
 def engine_version(config: EngineConfig) -> str:

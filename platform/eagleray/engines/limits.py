@@ -46,3 +46,25 @@ class RequestLimits:
                 f"vocabulary is 0 to {self.vocab_size - 1}. Encode the prompt with the tokenizer of this "
                 "target."
             )
+
+
+def refuse_shaping(request: GenerationRequest, engine: str) -> None:
+    """Refuse what only the native engine does, rather than answer as if it had not been asked.
+
+    Args:
+        engine: What refuses, for the message.
+
+    Raises:
+        EngineError: The request names stop strings, adjustments or log probabilities.
+    """
+    asked = {
+        "stop_strings": bool(request.stop_strings),
+        "adjustments": request.adjustments is not None,
+        "log_probabilities": request.log_probabilities is not None,
+    }
+    names = [name for name, is_asked in asked.items() if is_asked]
+    if names:
+        raise EngineError(
+            f"Request {request.request_id!r} asks for {', '.join(names)}, which {engine} does not do. "
+            "Leave it out, or use the native engine."
+        )

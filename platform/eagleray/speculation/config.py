@@ -30,6 +30,32 @@ GREEDY = SamplingConfig()
 """Always the likeliest token."""
 
 
+class LogitAdjustments(Settings):
+    """What changes the target's logits before a token is chosen, as OpenAI and vLLM define it. The order:
+    bias, held back stop tokens, repetition, frequency, presence."""
+
+    presence_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
+    """Taken from the logit of every token that the answer holds."""
+
+    frequency_penalty: float = Field(default=0.0, ge=-2.0, le=2.0)
+    """Taken from a token's logit once for every time that the answer holds it."""
+
+    repetition_penalty: float = Field(default=1.0, gt=0.0, allow_inf_nan=False)
+    """Divides the positive logits of tokens that prompt or answer hold, and multiplies negative ones."""
+
+    logit_bias: dict[int, float] = Field(default_factory=dict)
+    """Added to the logits of these token ids."""
+
+    min_new_tokens: int = Field(default=0, ge=0)
+    """Stop tokens are not chosen before this many tokens have come. Stop strings are."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether earlier tokens matter."""
+        penalties = (self.presence_penalty, self.frequency_penalty, self.repetition_penalty - 1.0)
+        return any(penalty != 0.0 for penalty in penalties)
+
+
 class TreeSetting(Settings):
     """Bounds of a draft tree, in the terms of EAGLE-2; its depth is the draft's."""
 

@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from eagleray.drafters.base import Committed, DraftSession
 from eagleray.engines.base import DraftSetting
-from eagleray.engines.native.choosing import choose
+from eagleray.engines.native.choosing import choose, score
 from eagleray.engines.native.drafts import ChainDraft, TreeDraft
 from eagleray.engines.native.rows import Row
 from eagleray.engines.native.stopwatch import Stopwatch
@@ -56,6 +56,7 @@ class Verified(NamedTuple):
     committed_BA: Tensor
     features_BALD: Tensor
     final_BAD: Tensor
+    logits_BAV: Tensor
 
 
 class RunningBatch:
@@ -101,10 +102,13 @@ class RunningBatch:
                 torch.cat(prompts), lengths, self._cache, first_row, self._taps.layers
             )
             ends = torch.tensor(lengths, device=self._decoder.device).cumsum(0)
-            first_ids_B = choose(self._decoder.logits(final_TD[ends - 1])[:, None], rows)[:, 0]
+            logits_B1V = self._decoder.logits(final_TD[ends - 1])[:, None]
+            nothing = ChainDraft.nothing(len(rows), self._decoder.device)
+            first_ids_B = choose(logits_B1V, rows, nothing)[:, 0]
             self.rows.extend(rows)
             for row, first_id in zip(rows, first_ids_B.tolist(), strict=True):
                 row.start(first_id)
+            self._score(rows, logits_B1V, [1] * len(rows))
             self._keep(rows, features_TLD.split(lengths), final_TD.split(lengths), lengths)
             if self._session is not None:
                 next_ids = [
@@ -122,12 +126,13 @@ class RunningBatch:
         with self._stopwatch.phase("draft"):
             draft = self._draft()
         with self._stopwatch.phase("verify"):
-            accepted, committed_BA, features_BALD, final_BAD = self._verify(draft)
+            accepted, committed_BA, features_BALD, final_BAD, logits_BAV = self._verify(draft)
         delivered, committed = [], committed_BA.tolist()
         for slot, row in enumerate(self.rows):
             kept = min(accepted[slot], draft.levels[slot])
             delivered.append(row.commit(committed[slot][: kept + 1], draft.levels[slot]))
             self._cache.advance(slot, delivered[slot])
+        self._score(self.rows, logits_BAV, delivered)
         self._keep(self.rows, features_BALD, final_BAD, delivered)
         with self._stopwatch.phase("draft"):
             self._observe(0, delivered, features_BALD, final_BAD, committed_BA)
@@ -179,17 +184,25 @@ class RunningBatch:
         features_BPLD, final_BPD = self._decoder.step(
             ids_BP, self._cache, self._taps.layers, draft.ancestry_BPP
         )
-        verdict = draft.verify(choose(self._decoder.logits(final_BPD), self.rows, draft.depths_BP))
+        logits_BPV = self._decoder.logits(final_BPD)
+        verdict = draft.verify(choose(logits_BPV, self.rows, draft))
         accepted = verdict.accepted_B.tolist()
         if isinstance(verdict, ChainVerdict):
-            return Verified(accepted, verdict.committed_BP, features_BPLD, final_BPD)
+            return Verified(accepted, verdict.committed_BP, features_BPLD, final_BPD, logits_BPV)
         path_BA = verdict.path_BP[:, : max(accepted) + 1]
         self._cache.compact(path_BA)
         slots_B1 = torch.arange(len(path_BA), device=path_BA.device)[:, None]
         committed_BA = verdict.committed_BP[:, : path_BA.shape[1]]
-        return Verified(
-            accepted, committed_BA, features_BPLD[slots_B1, path_BA], final_BPD[slots_B1, path_BA]
-        )
+        along_paths = (tensor[slots_B1, path_BA] for tensor in (features_BPLD, final_BPD, logits_BPV))
+        return Verified(accepted, committed_BA, *along_paths)
+
+    @staticmethod
+    def _score(rows: Sequence[Row], logits_BAV: Tensor, counts: Sequence[int]) -> None:
+        """Tell rows that ask for it how likely their newest tokens were."""
+        for row, logits_AV, count in zip(rows, logits_BAV, counts, strict=True):
+            likeliest = row.request.log_probabilities
+            if likeliest is not None:
+                row.scores += score(logits_AV[:count], row.answer_ids[-count:], likeliest)
 
     def _keep(
         self,

@@ -1,6 +1,7 @@
-"""What the target says, row by row: its likeliest token, or a drawn one.
+"""What the target says, row by row: its likeliest token, or a drawn one; and how likely it was.
 
-Shapes: B rows, P positions of a row, V target vocabulary.
+Shapes: B rows, P positions of a row, A positions of its accepted path, S rows that sample, V target
+vocabulary.
 """
 
 from collections.abc import Sequence
@@ -8,23 +9,55 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from eagleray.engines.base import TokenScore
+from eagleray.engines.native.drafts import ChainDraft, TreeDraft
 from eagleray.engines.native.rows import Row
+from eagleray.speculation.adjusting import adjust
 from eagleray.speculation.sampling import draw, probabilities
 
 
-def choose(logits_BPV: Tensor, rows: Sequence[Row], depths_BP: Tensor | None = None) -> Tensor:
-    """The target's token at each position [B, P]. Without sampled rows there is no softmax.
-
-    Args:
-        depths_BP: Which of the next places of its answer a position is for, from 0. None: one after another.
-    """
+def choose(logits_BPV: Tensor, rows: Sequence[Row], draft: ChainDraft | TreeDraft) -> Tensor:
+    """The target's token at each position of a draft [B, P]. Without sampled rows there is no softmax."""
+    logits_BPV = _adjusted(logits_BPV, rows, draft)
     chosen_BP = logits_BPV.argmax(dim=-1)
     sampled = [slot for slot, row in enumerate(rows) if not row.sampling.greedy]
     if sampled:
         uniforms = [rows[slot].uniforms(logits_BPV.shape[1]) for slot in sampled]
         uniforms_SP = torch.tensor(uniforms, dtype=torch.float64, device=logits_BPV.device)
-        if depths_BP is not None:
-            uniforms_SP = uniforms_SP.gather(1, depths_BP[sampled])
+        if draft.depths_BP is not None:
+            uniforms_SP = uniforms_SP.gather(1, draft.depths_BP[sampled])
         distributions_SPV = probabilities(logits_BPV[sampled], [rows[slot].sampling for slot in sampled])
         chosen_BP[sampled] = draw(distributions_SPV, uniforms_SP)
     return chosen_BP
+
+
+def score(logits_AV: Tensor, ids: Sequence[int], likeliest: int) -> list[TokenScore]:
+    """How likely each of some tokens was, and which were the likeliest."""
+    scores_AV = logits_AV.float().log_softmax(-1)
+    ids_A1 = torch.tensor(ids, device=logits_AV.device)[:, None]
+    chosen = scores_AV.gather(1, ids_A1)[:, 0].tolist()
+    top = scores_AV.topk(likeliest)
+    ranked = [
+        tuple(zip(*pair, strict=True)) for pair in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+    ]
+    return [TokenScore(chosen=value, likeliest=best) for value, best in zip(chosen, ranked, strict=True)]
+
+
+def _adjusted(logits_BPV: Tensor, rows: Sequence[Row], draft: ChainDraft | TreeDraft) -> Tensor:
+    concerned = [slot for slot, row in enumerate(rows) if row.request.adjustments is not None]
+    if not concerned:
+        return logits_BPV
+    logits_BPV = logits_BPV.clone()
+    for slot in concerned:
+        request = rows[slot].request
+        assert request.adjustments is not None
+        logits_BPV[slot] = adjust(
+            logits_BPV[slot],
+            request.adjustments,
+            prompt_ids=request.prompt_ids,
+            answer_ids=rows[slot].answer_ids,
+            draft_N=draft.ids_BN[slot],
+            ancestry_PP=draft.ancestry(slot),
+            stop_ids=rows[slot].stop_ids,
+        )
+    return logits_BPV

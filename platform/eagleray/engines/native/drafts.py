@@ -38,6 +38,11 @@ class ChainDraft:
         """Plain decoding."""
         return cls(torch.empty(rows, 0, dtype=torch.int64, device=device), [0] * rows)
 
+    def ancestry(self, slot: int) -> Tensor:
+        """bool [P, P]; which positions of a row are ancestors of which, or the same."""
+        positions = self.ids_BN.shape[1] + 1
+        return torch.ones(positions, positions, dtype=torch.bool, device=self.ids_BN.device).tril()
+
     def verify(self, target_BP: Tensor) -> ChainVerdict:
         """Compare with what the target says at each position."""
         return verify_chain(self.ids_BN, target_BP)
@@ -69,6 +74,10 @@ class TreeDraft:
     def ids_BN(self) -> Tensor:
         """Ids of the nodes."""
         return self.tree.ids_BN
+
+    def ancestry(self, slot: int) -> Tensor:
+        """bool [P, P]; which positions of a row are ancestors of which, or the same."""
+        return self.ancestry_BPP[slot]
 
     def verify(self, target_BP: Tensor) -> TreeVerdict:
         """Walk where the target goes."""

@@ -7,7 +7,8 @@ of every place of its answer.
 
 import torch
 
-from eagleray.engines.base import DraftSetting, Engine, RequestStream
+from eagleray.corpus.answer_text import Decode
+from eagleray.engines.base import DraftSetting, Engine
 from eagleray.engines.native.batch import RunningBatch
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.native.limits import Limits
@@ -21,6 +22,7 @@ class NativeEngine(Engine):
 
     Args:
         stop_token_ids: Ids that end an answer. None: those of the target's folder.
+        show: Text of ids; needed for stop strings.
     """
 
     def __init__(
@@ -28,9 +30,11 @@ class NativeEngine(Engine):
         decoder: TargetDecoder,
         config: NativeEngineConfig,
         stop_token_ids: tuple[int, ...] | None = None,
+        show: Decode | None = None,
     ):
         self.decoder = decoder
         self.config = config
+        self._show = show
         self.limits = Limits.of(decoder.geometry, config)
         self._stop_ids = frozenset(
             decoder.geometry.stop_token_ids if stop_token_ids is None else stop_token_ids
@@ -40,7 +44,7 @@ class NativeEngine(Engine):
 
     def open_stream(
         self, *, draft: DraftSetting | None = None, capture_layers: tuple[int, ...] | None = None
-    ) -> RequestStream:
+    ) -> NativeStream:
         """Start an empty stream.
 
         Its caches start empty and grow with what is admitted: to as many rows as ran together, at most
@@ -62,4 +66,6 @@ class NativeEngine(Engine):
             self.limits.context_window_tokens,
             stopwatch,
         )
-        return NativeStream(batch, self.limits, self._stop_ids, self.config.max_prefill_tokens, stopwatch)
+        return NativeStream(
+            batch, self.limits, self._stop_ids, self.config.max_prefill_tokens, stopwatch, self._show
+        )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from eagleray.engines.base import DraftSetting
+from eagleray.engines.base import DraftSetting, GenerationRequest
 from eagleray.engines.limits import RequestLimits
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.errors import EngineError
@@ -29,6 +29,32 @@ class Limits(RequestLimits):
             vocab_size=geometry.vocab_size,
             context_window_tokens=min(window for window in windows if window is not None),
         )
+
+    def check_request(self, request: GenerationRequest) -> None:
+        """Refuse what cannot be served; see `RequestLimits.check_request`.
+
+        Raises:
+            EngineError: Also where a bias is for an unknown id, a stop string is empty, or more log
+                probabilities are asked for than there are tokens.
+        """
+        super().check_request(request)
+        unknown = [
+            token
+            for token in (request.adjustments.logit_bias if request.adjustments else ())
+            if not 0 <= token < self.vocab_size
+        ]
+        if unknown:
+            raise EngineError(
+                f"Request {request.request_id!r} has a logit bias for id {unknown[0]}; the target's "
+                f"vocabulary is 0 to {self.vocab_size - 1}."
+            )
+        if "" in request.stop_strings:
+            raise EngineError(f"Request {request.request_id!r} has an empty stop string. Leave it out.")
+        if not 0 <= (request.log_probabilities or 0) <= self.vocab_size:
+            raise EngineError(
+                f"Request {request.request_id!r} asks for {request.log_probabilities} log probabilities of "
+                f"each token; expected 0 to {self.vocab_size}."
+            )
 
     def check_layers(self, layers: tuple[int, ...]) -> None:
         """Refuse layers to tap that the target does not have.

@@ -1,8 +1,8 @@
 """One running answer, and the rule by which verified tokens become part of it.
 
-Tokens are committed one by one: the first stop token ends the answer wherever it stands in an
-accepted draft, and what was verified after it reaches neither ids nor counts. No tensors here
-except captured features, which are only kept.
+Tokens are committed one by one: the first stop token, or the first that completes a stop string,
+ends the answer wherever it stands in an accepted draft, and what was verified after it reaches
+neither ids nor counts. No tensors here except captured features, which are only kept.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from eagleray.engines.base import CapturedFeatures, FinishReason, Generation, GenerationRequest
+from eagleray.corpus.answer_text import AnswerText
+from eagleray.engines.base import (
+    CapturedFeatures,
+    FinishReason,
+    Generation,
+    GenerationRequest,
+    TokenScore,
+)
 from eagleray.speculation.acceptance import Cycle
 from eagleray.speculation.config import SamplingConfig
 from eagleray.speculation.sampling import Uniforms
@@ -21,14 +28,23 @@ class Row:
 
     Args:
         max_answer_tokens: The request's own bound and the context window's, whichever is smaller.
+        text: Looks for stop strings; None where the request has none.
     """
 
-    def __init__(self, request: GenerationRequest, max_answer_tokens: int, stop_ids: frozenset[int]):
+    def __init__(
+        self,
+        request: GenerationRequest,
+        max_answer_tokens: int,
+        stop_ids: frozenset[int],
+        text: AnswerText | None = None,
+    ):
         self.request = request
         self.finish_reason: FinishReason | None = None
         self.answer_ids: list[int] = []
+        self.scores: list[TokenScore] = []
+        self.stop_ids = stop_ids
+        self._text = text
         self._uniforms = Uniforms(request.seed)
-        self._stop_ids = stop_ids
         self._max_answer_tokens = max_answer_tokens
         self._cycles: list[Cycle] = []
         self._captured: list[tuple[Tensor, Tensor]] = []
@@ -88,6 +104,8 @@ class Row:
             answer_ids=tuple(self.answer_ids),
             finish_reason=self.finish_reason,
             cycles=tuple(self._cycles),
+            stop_string=self._text.stopped_by if self._text else None,
+            scores=None if self.request.log_probabilities is None else tuple(self.scores),
             captured=captured,
         )
 
@@ -95,9 +113,15 @@ class Row:
         fitting = ids[: self.room]
         for count, token in enumerate(fitting, start=1):
             self.answer_ids.append(token)
-            if token in self._stop_ids:
+            if token in self.stop_ids or self._completes_stop_string(token):
                 self.finish_reason = "stop"
                 return count
         if self.room == 0:
             self.finish_reason = "length"
         return len(fitting)
+
+    def _completes_stop_string(self, token: int) -> bool:
+        if self._text is None:
+            return False
+        self._text.push([token])
+        return self._text.stopped_by is not None

@@ -7,6 +7,7 @@ from collections import deque
 
 import torch
 
+from eagleray.corpus.answer_text import AnswerText, Decode
 from eagleray.engines.base import EngineTimes, FailedRequest, Generation, GenerationRequest
 from eagleray.engines.native.batch import RunningBatch
 from eagleray.engines.native.limits import Limits
@@ -21,6 +22,7 @@ class NativeStream:
     Args:
         stop_ids: Ids that end an answer.
         max_prefill_tokens: Prompt tokens of one forward, unless a single prompt is longer.
+        show: Text of ids, for stop strings; None refuses them.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class NativeStream:
         stop_ids: frozenset[int],
         max_prefill_tokens: int,
         stopwatch: Stopwatch,
+        show: Decode | None,
     ):
         self.delivered_tokens = 0
         self._batch = batch
@@ -37,6 +40,8 @@ class NativeStream:
         self._stop_ids = stop_ids
         self._max_prefill_tokens = max_prefill_tokens
         self._stopwatch = stopwatch
+        self._show = show
+        self._told: dict[str, int] = {}
         self._waiting: deque[Row] = deque()
         self._unfinished_ids: set[str] = set()
 
@@ -54,7 +59,8 @@ class NativeStream:
         """Queue a request behind those that wait.
 
         Raises:
-            EngineError: See `Limits.check_request`; or a request of that id is unfinished.
+            EngineError: See `Limits.check_request`; or a request of that id is unfinished, or has stop
+                strings while this engine knows no tokenizer.
         """
         self._limits.check_request(request)
         if request.request_id in self._unfinished_ids:
@@ -62,8 +68,9 @@ class NativeStream:
                 f"Request {request.request_id!r} is still unfinished in this stream. "
                 "Give every request an id of its own."
             )
+        row = Row(request, self._limits.room(request), self._stop_ids, self._text(request))
         self._unfinished_ids.add(request.request_id)
-        self._waiting.append(Row(request, self._limits.room(request), self._stop_ids))
+        self._waiting.append(row)
 
     def advance(self) -> list[Generation | FailedRequest]:
         """Admit what fits, run one cycle, and return what finished."""
@@ -76,6 +83,20 @@ class NativeStream:
         # Outside inference mode, so that captured features may enter a training step.
         return [row.generation() for row in finished]
 
+    def new_ids(self) -> dict[str, tuple[int, ...]]:
+        """Ids that each running request got since the last call, for answers that are shown as they come.
+
+        Those that a finished request got last are in its generation alone.
+        """
+        new: dict[str, tuple[int, ...]] = {}
+        told: dict[str, int] = {}
+        for row in self._batch.rows:
+            request_id = row.request.request_id
+            new[request_id] = tuple(row.answer_ids[self._told.get(request_id, 0) :])
+            told[request_id] = len(row.answer_ids)
+        self._told = told
+        return new
+
     def cancel(self, request_id: str) -> None:
         """Withdraw a request that waits or runs."""
         if request_id not in self._unfinished_ids:
@@ -84,6 +105,16 @@ class NativeStream:
         self._waiting = deque(row for row in self._waiting if row.request.request_id != request_id)
         with torch.inference_mode():
             self._batch.drop(request_id)
+
+    def _text(self, request: GenerationRequest) -> AnswerText | None:
+        if not request.stop_strings:
+            return None
+        if self._show is None:
+            raise EngineError(
+                f"Request {request.request_id!r} has stop strings, but this engine was built without a "
+                "tokenizer. Give NativeEngine `show`, as `build_engine` does."
+            )
+        return AnswerText(self._show, request.prompt_ids, request.stop_strings)
 
     def _admit(self) -> list[Row]:
         """Fill the free slots. Returns rows that ended with their first token."""

@@ -2,7 +2,7 @@
 
 from eagleray.corpus.prompt import AnswerOrigin
 from eagleray.engines.base import FailedRequest, Generation, GenerationRequest
-from eagleray.engines.limits import RequestLimits
+from eagleray.engines.limits import RequestLimits, refuse_shaping
 from eagleray.engines.openai.client import SHOWN_CHARACTERS, RefusalError, ServerClient, ServerFaultError
 from eagleray.engines.openai.dialects import ServerAnswer
 from eagleray.engines.openai.retokenise import Retokeniser
@@ -37,9 +37,11 @@ class Answering:
         """Refuse what cannot be asked.
 
         Raises:
-            EngineError: See `RequestLimits.check_request`; or the server knows no such sampling.
+            EngineError: See `RequestLimits.check_request`; or it is shaped beyond sampling, or the server
+                knows no such sampling.
         """
         self._limits.check_request(request)
+        refuse_shaping(request, "an engine over HTTP")
         sampling = request.sampling
         if (sampling.top_k is not None or sampling.min_p) and not self._server.dialect.filters:
             raise EngineError(

@@ -13,7 +13,7 @@ from eagleray.engines.base import (
     GenerationRequest,
     RequestStream,
 )
-from eagleray.engines.limits import RequestLimits
+from eagleray.engines.limits import RequestLimits, refuse_shaping
 from eagleray.engines.replay.answers import AnswerTable, read_answers
 from eagleray.engines.replay.config import ReplayEngineConfig
 from eagleray.errors import DataError, EngineError
@@ -84,6 +84,7 @@ class ReplayStream:
             EngineError: See `RequestLimits.check_request`; or a request of that id is unfinished.
         """
         self._limits.check_request(request)
+        refuse_shaping(request, "the replay engine")
         if request.request_id in self._waiting:
             raise EngineError(
                 f"Request {request.request_id!r} is still unfinished in this stream. "
