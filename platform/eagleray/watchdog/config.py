@@ -109,3 +109,36 @@ class DetectorConfig(Settings):
             if getattr(self, warn) > getattr(self, end):
                 raise ValueError(f"{warn} {getattr(self, warn)} must not be above {end} {getattr(self, end)}")
         return self
+
+
+class RecoveryConfig(Settings):
+    """How often, and how soon, a run is taken up again."""
+
+    attempts_in_place: int = Field(default=3, ge=1)
+    """Attempts in a row that may end without a new checkpoint: a cause that comes back at once will come
+    back for ever."""
+
+    attempts: int = Field(default=20, ge=1)
+    """Attempts in all."""
+
+    backoff_s: float = Field(default=5.0, ge=0)
+    """Seconds before the next attempt; doubled for every attempt in a row without a new checkpoint."""
+
+    backoff_ceiling_s: float = Field(default=300.0, ge=0)
+    """Longest wait."""
+
+
+class WatchdogConfig(Settings):
+    """The watchdog of a training."""
+
+    enabled: bool = True
+    """Watch the ranks from outside. Without it a hang lasts until a timeout of the exchange ends it."""
+
+    poll_s: float = Field(default=1.0, gt=0, le=5)
+    """Seconds between two looks at all ranks."""
+
+    keep_s: int = Field(default=300, gt=0)
+    """Seconds of records that an incident keeps."""
+
+    detector: DetectorConfig = DetectorConfig()
+    recovery: RecoveryConfig = RecoveryConfig()

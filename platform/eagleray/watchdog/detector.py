@@ -7,13 +7,13 @@ again. Legend: `_J` jobs; `_JR` jobs by ranks.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from eagleray.watchdog.config import DetectorConfig
 from eagleray.watchdog.evidence import describe
-from eagleray.watchdog.frame import Bools, Floats, Frame, Ints, any_rank, frame_of
+from eagleray.watchdog.frame import Bools, Floats, Frame, Ints, any_rank, batch_of
 from eagleray.watchdog.learning import excused, hear, learn, stall_s
 from eagleray.watchdog.rules.hang import find_collective_hang, find_data_block, find_oom_hang
 from eagleray.watchdog.rules.pace import EVERYBODY, compare_pace, slow
@@ -56,8 +56,7 @@ def watch(
     Raises:
         DataError: There is no record, or one of a rank outside 0..ranks-1.
     """
-    single_job = frame_of(records, ranks)
-    frame = Frame(**{f.name: getattr(single_job, f.name)[None] for f in fields(Frame)})
+    frame = batch_of(records, ranks)
     before = initial_state(frame) if state is None else state
     after, judgement = advance(before, frame, config)
     if not judgement.news_J[0]:

@@ -113,6 +113,12 @@ def frame_of(records: Sequence[RankRecord], ranks: int) -> Frame:
     )
 
 
+def batch_of(records: Sequence[RankRecord], ranks: int) -> Frame:
+    """The frame of one job as a batch of one."""
+    frame = frame_of(records, ranks)
+    return Frame(**{field.name: getattr(frame, field.name)[None] for field in fields(Frame)})
+
+
 def records_of(frame: Frame) -> tuple[RankRecord, ...]:
     """One job's frame as records: the inverse of `frame_of`."""
     time_s = float(frame.time_s)

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pydantic import Field
-
-from eagleray.settings import Settings
+from eagleray.watchdog.config import RecoveryConfig
 from eagleray.watchdog.verdicts import Kind
 
 Reason = Kind | Literal["oom_exception", "failed"]
@@ -20,31 +18,19 @@ Reason = Kind | Literal["oom_exception", "failed"]
 OUT_OF_MEMORY: tuple[Reason, ...] = ("oom_hang", "oom_exception")
 
 
-class RecoveryConfig(Settings):
-    """How often, and how soon, a run is taken up again."""
-
-    attempts_in_place: int = Field(default=3, ge=1)
-    """Attempts in a row that may end without a new checkpoint: a cause that comes back at once will come
-    back for ever."""
-
-    attempts: int = Field(default=20, ge=1)
-    """Attempts in all."""
-
-    backoff_s: float = Field(default=5.0, ge=0)
-    """Seconds before the next attempt; doubled for every attempt in a row without a new checkpoint."""
-
-    backoff_ceiling_s: float = Field(default=300.0, ge=0)
-    """Longest wait."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class StepMemory:
     """The settings of a step that memory depends on and learning does not."""
 
     recompute_activations: bool
     micro_batch_size: int
-    accumulation: int
-    """Micro-batches per rank and step."""
+    sequences: int
+    """Of one rank in one step: what micro-batches share out, and what never changes."""
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches per rank and step."""
+        return -(-self.sequences // self.micro_batch_size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,13 +95,14 @@ def _with_less_memory(newest: Attempt, who: str, wait_s: float) -> Decision:
             wait_s=wait_s,
             why=f"{who} ran out of memory: activations are recomputed from now on",
         )
-    # An odd micro-batch cannot be halved without changing how many sequences a step has.
-    if memory.micro_batch_size % 2 == 0:
-        smaller = memory.micro_batch_size // 2
+    if memory.micro_batch_size > 1:
+        smaller = replace(memory, micro_batch_size=memory.micro_batch_size // 2)
         return Resume(
-            memory=replace(memory, micro_batch_size=smaller, accumulation=memory.accumulation * 2),
+            memory=smaller,
             wait_s=wait_s,
-            why=f"{who} ran out of memory: micro-batches of {smaller} from now on, twice as many",
+            why=f"{who} ran out of memory: {smaller.accumulation} micro-batches of "
+            f"{smaller.micro_batch_size} from now on, instead of {memory.accumulation} of "
+            f"{memory.micro_batch_size}",
         )
     return Stop(
         why=f"{who} ran out of memory with activations recomputed and micro-batches of "

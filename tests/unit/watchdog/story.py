@@ -24,6 +24,8 @@ class Story:
     state: State | None = None
     verdicts: list[Verdict] = field(default_factory=list)
     last: list[RankRecord] = field(default_factory=list)
+    told: list[list[RankRecord]] = field(default_factory=list)
+    """What the detector was given, second by second."""
 
     def run(self, seconds: int, changes: Mapping[int, Mapping[str, Any]] | None = None) -> None:
         """The job steps; `changes` are laid over the records of some ranks."""
@@ -90,7 +92,8 @@ class Story:
             yield replace(record, **(changes or {}).get(record.rank, {}))
 
     def _watch(self, records: Iterator[RankRecord]) -> None:
-        self.state, verdicts = watch(self.state, list(records), ranks=self.ranks, config=self.config)
+        self.told.append(list(records))
+        self.state, verdicts = watch(self.state, self.told[-1], ranks=self.ranks, config=self.config)
         self.verdicts += verdicts
 
 

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagleray.watchdog.policy import Attempt, Reason, RecoveryConfig, Resume, StepMemory, Stop, decide
+from eagleray.watchdog.config import RecoveryConfig
+from eagleray.watchdog.policy import Attempt, Reason, Resume, StepMemory, Stop, decide
 
 CONFIG = RecoveryConfig()
-START = StepMemory(recompute_activations=False, micro_batch_size=4, accumulation=1)
+START = StepMemory(recompute_activations=False, micro_batch_size=4, sequences=4)
 OOM = Attempt(reason="oom_hang", culprit=1, first_step=0, last_checkpoint_step=0, memory=START)
 
 
@@ -34,10 +35,11 @@ def test_memory_is_saved_by_recomputing_then_by_halving_and_then_the_run_stops()
     decisions = follow("oom_hang", START)
     tried = [decision.memory for decision in decisions if isinstance(decision, Resume)]
     assert tried == [
-        StepMemory(recompute_activations=True, micro_batch_size=4, accumulation=1),
-        StepMemory(recompute_activations=True, micro_batch_size=2, accumulation=2),
-        StepMemory(recompute_activations=True, micro_batch_size=1, accumulation=4),
+        StepMemory(recompute_activations=True, micro_batch_size=4, sequences=4),
+        StepMemory(recompute_activations=True, micro_batch_size=2, sequences=4),
+        StepMemory(recompute_activations=True, micro_batch_size=1, sequences=4),
     ]
+    assert [memory.accumulation for memory in tried] == [1, 2, 4]
     assert isinstance(decisions[-1], Stop)
     assert "micro-batches of 1" in decisions[-1].why
     assert "more memory" in decisions[-1].why
@@ -51,14 +53,17 @@ def test_an_exception_takes_the_same_path_as_a_hang() -> None:
 
 @given(
     micro=st.integers(1, 64),
-    accumulation=st.integers(1, 16),
+    sequences=st.integers(1, 64),
     recompute=st.booleans(),
 )
-def test_a_step_keeps_its_sequences_whatever_is_tried(micro: int, accumulation: int, recompute: bool) -> None:
-    start = StepMemory(recompute_activations=recompute, micro_batch_size=micro, accumulation=accumulation)
+def test_a_step_keeps_its_sequences_whatever_is_tried(micro: int, sequences: int, recompute: bool) -> None:
+    start = StepMemory(recompute_activations=recompute, micro_batch_size=micro, sequences=sequences)
     for decision in follow("oom_hang", start):
         if isinstance(decision, Resume):
-            assert decision.memory.micro_batch_size * decision.memory.accumulation == micro * accumulation
+            memory = decision.memory
+            assert memory.sequences == sequences
+            assert (memory.accumulation - 1) * memory.micro_batch_size < sequences
+            assert memory.accumulation * memory.micro_batch_size >= sequences
 
 
 @pytest.mark.parametrize("reason", ["collective_hang", "dead_rank", "data_starved", "failed"])
