@@ -138,7 +138,7 @@ def _train_stage(run: RunContext, label: str) -> Stage:
 
     def inputs() -> dict[str, Any]:
         manifest = read_complete_manifest(run.dataset)
-        return {"dataset": manifest.content_hash(), **section.model_dump(mode="json")}
+        return {"dataset": manifest.content_hash(), **section.what_is_learned()}
 
     return Stage(
         name=train_stage_name(label),

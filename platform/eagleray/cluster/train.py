@@ -1,9 +1,8 @@
 """Training on Ray Train: placement, restarts and progress around the plain training loop.
 
 Checkpoints are the loop's own: atomic, hashed, readable without Ray. Ray is not given them to manage:
-its record of a run refuses to start once a checkpoint that it knew was pruned. After a worker dies
-Ray starts the group again, after the driver dies the next start of the run does; either way the loop
-continues from the newest whole checkpoint.
+its record of a run refuses to start once a checkpoint that it knew was pruned. When a worker dies the
+next attempt, when the driver dies the next start of the run continues from the newest whole checkpoint.
 """
 
 import json
@@ -17,19 +16,21 @@ import ray.train
 import torch
 import torch.distributed as dist
 from ray.exceptions import RayTaskError
-from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
+from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from eagleray.cluster.attempts import run_attempts
 from eagleray.cluster.context import RunContext
+from eagleray.cluster.rank_watch import Watched
 from eagleray.cluster.stage import StageOutcome
 from eagleray.corpus.dataset import read_dataset
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.storage import open_storage
 from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.folder import drafter_hash, export_drafter
-from eagleray.errors import ClusterError, EagleRayError
+from eagleray.errors import EagleRayError
 from eagleray.files import write_json_atomically
 from eagleray.monitoring.memory import peak_rss_bytes
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
@@ -44,19 +45,21 @@ from eagleray.targets.heads import FrozenHeads, load_heads
 from eagleray.targets.loading import resolve_target
 from eagleray.training.checkpoint import CheckpointFolder
 from eagleray.training.config import TrainingConfig
+from eagleray.training.exchanges import announce_exchanges
 from eagleray.training.features import ColocatedFeatures, FeatureSource, StoredFeatures
 from eagleray.training.held_out import keep_out, replay_depth
 from eagleray.training.loop import TrainingJob, load_best, train
 from eagleray.training.metrics_log import MetricsLog, thin_out
 from eagleray.training.parity_gate import GateOutcome, check_parity, gate_samples
 from eagleray.training.preflight import check_samples
+from eagleray.training.recompute import recompute_activations
 from eagleray.training.rows import training_rows
 from eagleray.training.state import TrainingState
 from eagleray.training.vocabulary import supervised_counts
+from eagleray.watchdog.heartbeat import Heartbeat
 
-MAX_FAILURES = 3
-"""Deaths of the worker group that a run survives before it gives up; every restart loses at most
-`training.checkpoint_every_steps` steps."""
+START_FAILURES = 3
+"""Times that a worker group may fail to start before an attempt does."""
 POLL_S = 0.5
 LOSS_CURVE_POINTS = 200
 METRICS = "metrics.jsonl"
@@ -78,6 +81,8 @@ class TrainWork(Settings):
     run: Path
     """Folder of this training: checkpoints and metrics."""
     export: Path
+    heartbeats: Path | None = None
+    """Where ranks keep their heartbeats, on their own machine; None: nobody watches."""
     profile: dict[str, Any]
     """What the exported drafter's profile says of the regime it was trained in."""
     fingerprint: str
@@ -106,8 +111,15 @@ class RayReporter:
 
 
 def train_worker(config: dict[str, Any]) -> None:
-    """One rank: build, train from the newest checkpoint, and on the first rank export."""
+    """One rank, watched from its first line to its last."""
     work = TrainWork.model_validate(config)
+    rank = ray.train.get_context().get_world_rank()
+    with Watched(work.heartbeats, work.run, rank, get_device()) as heartbeat:
+        train_rank(work, heartbeat)
+
+
+def train_rank(work: TrainWork, heartbeat: Heartbeat) -> None:
+    """Build, train from the newest checkpoint, and on the first rank export."""
     # A confident drafter's gradients have squares below what float32 holds in full; CPUs take such
     # denormal numbers so slowly that a step took 1.8 times as long after 150 steps as at the start.
     torch.set_flush_denormal(True)
@@ -122,9 +134,16 @@ def train_worker(config: dict[str, Any]) -> None:
         work.drafter, heads, supervised_counts(samples, heads.geometry.vocab_size)
     )
     drafter.to(device)
+    if work.training.recompute_activations:
+        recompute_activations(drafter)
     context = ray.train.get_context()
     first = context.get_world_rank() == 0
-    module: nn.Module = DistributedDataParallel(drafter) if context.get_world_size() > 1 else drafter
+    module: nn.Module = drafter
+    if context.get_world_size() > 1:
+        # Buffers are constants, equal on all ranks. Sending them in every forward would be an exchange in
+        # which a rank waits for its peers before anyone can tell that it waits.
+        module = DistributedDataParallel(drafter, broadcast_buffers=False)
+        announce_exchanges(module, heartbeat)
     job = TrainingJob(
         config=work.training,
         drafter=drafter,
@@ -135,8 +154,10 @@ def train_worker(config: dict[str, Any]) -> None:
         checkpoints=CheckpointFolder(work.run, work.training.keep_checkpoints),
         reporter=RayReporter(MetricsLog(work.run / METRICS) if first else None),
         fingerprint=work.fingerprint,
+        heartbeat=heartbeat,
     )
     state = train(job)
+    heartbeat.enter("checkpoint")
     peak = torch.tensor([peak_rss_bytes()], dtype=torch.int64, device=device)
     if dist.is_initialized():
         dist.all_reduce(peak, op=dist.ReduceOp.MAX)
@@ -240,11 +261,22 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
             "trained_length": section.training.max_length,
         },
         fingerprint=fingerprint(
-            [manifest.content_hash(), section.model_dump(mode="json"), run.identity.target_hash]
+            [
+                manifest.content_hash(),
+                section.what_is_learned(),
+                run.identity.target_hash,
+            ]
         ),
     )
     passed = gate(work, kept)
-    fit(work, label, run.listener)
+    with ProgressWatch(MetricsLog(folder / METRICS), f"train {label}", run.listener):
+        run_attempts(
+            lambda training, heartbeats: fit(work, training, heartbeats, label),
+            section.training,
+            folder,
+            run.folder.incidents,
+            label,
+        )
     steps = MetricsLog(folder / METRICS).read()
     worker_facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     return StageOutcome(
@@ -266,35 +298,27 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
     )
 
 
-def fit(work: TrainWork, label: str, listener: ProgressListener) -> None:
-    """Run the worker group to its end.
+def fit(work: TrainWork, training: TrainingConfig, heartbeats: Path | None, label: str) -> None:
+    """One attempt: run the worker group to its end, or to its first failure.
 
     Raises:
-        ClusterError: It failed more often than `MAX_FAILURES`.
+        TrainingFailedError: A rank failed or was killed, or the group could not be started.
     """
+    attempt = work.model_copy(update={"training": training, "heartbeats": heartbeats})
     use_gpu = _has_gpus(work)
-    trainer = TorchTrainer(
+    TorchTrainer(
         train_worker,
-        train_loop_config=work.model_dump(mode="json"),
+        train_loop_config=attempt.model_dump(mode="json"),
         torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
         scaling_config=ScalingConfig(
-            num_workers=work.training.workers, use_gpu=use_gpu, resources_per_worker={"CPU": 1}
+            num_workers=training.workers, use_gpu=use_gpu, resources_per_worker={"CPU": 1}
         ),
         run_config=RunConfig(
             name=label,
             storage_path=str(work.run / "ray"),
-            failure_config=FailureConfig(max_failures=MAX_FAILURES, controller_failure_limit=MAX_FAILURES),
+            failure_config=FailureConfig(max_failures=0, controller_failure_limit=START_FAILURES),
         ),
-    )
-    watch = ProgressWatch(MetricsLog(work.run / METRICS), f"train {label}", listener)
-    with watch:
-        try:
-            trainer.fit()
-        except TrainingFailedError as error:
-            raise ClusterError(
-                f"Training {label} failed {MAX_FAILURES + 1} times: {error}. Checkpoints in {work.run} "
-                "are kept; mend the cause and start the same command again."
-            ) from error
+    ).fit()
 
 
 class ProgressWatch:

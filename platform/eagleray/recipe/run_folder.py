@@ -60,6 +60,11 @@ class RunFolder:
         """Parent of one folder per drafter label: checkpoints and metrics."""
         return self.path / "training"
 
+    @property
+    def incidents(self) -> Path:
+        """One numbered folder per incident that the watchdog saw."""
+        return self.path / "incidents"
+
     def drafter(self, label: str) -> Path:
         """The exported drafter."""
         return self.path / "drafters" / label

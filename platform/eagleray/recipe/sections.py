@@ -4,7 +4,7 @@ Adding a drafter or an engine adds one member to a union here.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -46,6 +46,10 @@ class DrafterSection(Settings):
 
     drafter: TrainedDrafterConfig
     training: TrainingConfig
+
+    def what_is_learned(self) -> dict[str, Any]:
+        """All that weights depend on: how a run is watched is left out."""
+        return self.model_dump(mode="json", exclude={"training": {"watchdog"}})
 
 
 class PipelineRecipe(Settings):

@@ -77,6 +77,10 @@ class CheckpointFolder:
         """Where the checkpoint of a step lies, or would."""
         return self.root / f"step-{step:08d}"
 
+    def step_of(self, folder: Path) -> int:
+        """Steps done when the checkpoint in `folder` was written."""
+        return int(folder.name.removeprefix("step-"))
+
     def newest(self) -> Path | None:
         """The newest whole checkpoint; None when none was ever written.
 

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from eagleray.corpus.windows import LongSamples
 from eagleray.settings import Settings
+from eagleray.watchdog.config import WatchdogConfig
 
 MIN_WINDOW = 8
 """Tokens of the shortest windows: a quarter of them is context, and a draft starts two tokens back."""
@@ -29,6 +30,10 @@ class TrainingConfig(Settings):
     length_window_batches: int = Field(default=1, gt=0)
     """Sequences are sorted by length within this many batches before they are cut, so that a batch pads
     little. 1: batches stay random."""
+
+    recompute_activations: bool = False
+    """Forget what layers computed and compute it again in the backward pass: less memory, about a third more
+    time, the same gradients. The watchdog turns it on when a rank runs out of memory."""
 
     learning_rate: float = Field(default=8e-3, gt=0)
     """Peak rate of the matrices inside the drafter's layers. AdamW wants about a fifth of Muon's."""
@@ -95,6 +100,9 @@ class TrainingConfig(Settings):
 
     seed: int = Field(default=0, ge=0)
     """Drives initial weights, the order of sequences and every random choice of a step."""
+
+    watchdog: WatchdogConfig = WatchdogConfig()
+    """Finds ranks that hang and takes the run up again."""
 
     @model_validator(mode="after")
     def _windows_hold_context(self) -> "TrainingConfig":

@@ -14,10 +14,14 @@ from eagleray.corpus.sample import Sample
 from eagleray.errors import ConfigError
 from eagleray.targets.feature_store import FeatureStore
 from eagleray.training.rows import TrainingRow
+from eagleray.watchdog.telemetry import Phase
 
 
 class FeatureSource(Protocol):
     """Gives the tapped features of whole sequences."""
+
+    phase: Phase
+    """What a rank does while it fetches them."""
 
     def features(self, rows: Sequence[TrainingRow], device: torch.device) -> tuple[Tensor, Tensor]:
         """Return features_BTLD and final_BTD, T being the longest row; padding holds zeros.
@@ -37,6 +41,8 @@ class CapturingTarget(Protocol):
 
 class ColocatedFeatures:
     """Runs the target for each batch."""
+
+    phase: Phase = "target"
 
     def __init__(self, target: CapturingTarget, layers: tuple[int, ...]):
         self._target = target
@@ -67,6 +73,8 @@ class MemoryFeatures:
         layers: Layers to capture.
     """
 
+    phase: Phase = "data"
+
     def __init__(self, target: CapturingTarget, layers: tuple[int, ...], samples: Sequence[Sample]):
         self._kept = {sample.sample_id: _capture(target, layers, sample) for sample in samples}
 
@@ -89,6 +97,8 @@ class StoredFeatures:
     Raises:
         ConfigError: The store does not hold a tapped layer.
     """
+
+    phase: Phase = "data"
 
     def __init__(self, store: FeatureStore, layers: tuple[int, ...], *, cache: bool):
         if missing := set(layers) - set(store.layers):

@@ -4,7 +4,7 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +26,7 @@ from eagleray.training.rows import TrainingRow
 from eagleray.training.schedule import cosine_with_warmup
 from eagleray.training.state import TrainingState
 from eagleray.training.totals import StepTotals, add_up, normalise_gradients
+from eagleray.watchdog.heartbeat import Heartbeat, NoHeartbeat
 
 
 class Reporter(Protocol):
@@ -60,6 +61,7 @@ class TrainingJob:
     reporter: Reporter
     fingerprint: str
     """Of everything that must not change over a resume."""
+    heartbeat: Heartbeat = field(default_factory=NoHeartbeat)
 
     def plan(self) -> BatchPlan:
         """Batches of every step."""
@@ -87,6 +89,7 @@ def train(job: TrainingJob) -> TrainingState:
     while state.step < total_steps and not stopping:
         started_s = time.perf_counter()
         totals = accumulate(job, plan, state.step)
+        job.heartbeat.enter("optimizer")
         grad_norm = normalise_gradients(job.drafter, totals.weight_sum, config.grad_clip)
         if not math.isfinite(grad_norm):
             raise NumericsError(
@@ -95,11 +98,13 @@ def train(job: TrainingJob) -> TrainingState:
         rate_factor = cosine_with_warmup(state.step, total_steps, config.warmup_ratio)
         optimizer.step(rate_factor)
         state = state.after(supervised_tokens=totals.supervised_tokens, loss=totals.loss)
+        job.heartbeat.stepped(state.step)
         step_s = time.perf_counter() - started_s
         stopping = totals.stop_requests > 0
         ended = state.step == total_steps
         replayed: dict[str, float] = {}
         if job.held_out and (ended or state.step % config.replay_every_steps == 0):
+            job.heartbeat.enter("evaluate")
             tau = replay_tau(job.drafter, job.held_out, job.source, config)
             replayed, state = {"replay_tau": tau}, state.judged(tau)
         job.reporter.report(
@@ -118,6 +123,7 @@ def train(job: TrainingJob) -> TrainingState:
         )
         due = state.step % config.checkpoint_every_steps == 0 or state.step == state.best_step
         if due or ended or stopping:
+            job.heartbeat.enter("checkpoint")
             job.reporter.save(write_checkpoint(job, optimizer, state))
     return state
 
@@ -136,10 +142,13 @@ def accumulate(job: TrainingJob, plan: BatchPlan, step: int) -> StepTotals:
     for share in shares:
         rows = [job.rows[index] for index in share]
         seed = job.config.seed * 1_000_003 + step
+        job.heartbeat.enter(job.source.phase)
         batch = collate(rows, job.source, seed=seed, device=device)
         last = len(terms) == len(shares) - 1
         with contextlib.nullcontext() if last else _without_sync(job.module):
+            job.heartbeat.enter("forward")
             micro: StepTerms = job.module(batch)
+            job.heartbeat.enter("backward")
             micro.loss_sum.backward()
         if not torch.isfinite(micro.loss_sum):
             raise NumericsError(
@@ -149,6 +158,7 @@ def accumulate(job: TrainingJob, plan: BatchPlan, step: int) -> StepTotals:
             )
         terms.append(micro)
         supervised_tokens += sum(row.supervised_tokens for row in rows)
+    job.heartbeat.enter_collective()
     return add_up(terms, supervised_tokens, stop_requested=job.reporter.should_stop())
 
 

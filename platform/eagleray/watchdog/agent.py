@@ -55,7 +55,7 @@ class NodeAgent:
     def end_ranks(self) -> list[int]:
         """Kill every rank of this machine, also one that is stopped; returns those that were alive."""
         ended = []
-        for process in self._processes:
+        for process in self._heartbeats.processes():
             try:
                 handle = psutil.Process(process.pid)
                 if abs(handle.create_time() - process.started_s) <= START_TOLERANCE_S:

@@ -14,6 +14,7 @@ from eagleray.training.checkpoint import CheckpointFolder
 from eagleray.training.config import TrainingConfig
 from eagleray.training.loop import TrainingJob
 from eagleray.training.rows import TrainingRow, first_row
+from eagleray.watchdog.telemetry import Phase
 
 WIDTH, VOCAB = 6, 12
 
@@ -87,6 +88,8 @@ class NextTokenDrafter(TrainableDrafter):
 
 class RandomFeatures:
     """Features that depend on nothing but the sample."""
+
+    phase: Phase = "data"
 
     def features(self, rows: Sequence[TrainingRow], device: torch.device) -> tuple[Tensor, Tensor]:
         features_BTLD = torch.full((len(rows), max(row.length for row in rows), 2, WIDTH), 1e3)

@@ -16,6 +16,7 @@ from eagleray.training.config import TrainingConfig
 from eagleray.training.held_out import keep_out, replay_tau
 from eagleray.training.loop import TrainingJob, load_best, train
 from eagleray.training.rows import TrainingRow
+from eagleray.watchdog.telemetry import Phase
 
 MakeJob = Callable[..., TrainingJob]
 MakeSamples = Callable[..., list[Sample]]
@@ -54,6 +55,8 @@ def test_samples_of_one_prompt_stay_together_and_given_answers_stay_in(samples: 
 
 class Oracle:
     """Features that hold the token after the next one, read by a drafter that knows how."""
+
+    phase: Phase = "data"
 
     def features(self, rows: list[TrainingRow], device: torch.device) -> Any:
         ids_BT = torch.tensor([row.sample.input_ids[: row.end] for row in rows])

@@ -65,9 +65,7 @@ def test_a_process_that_took_over_a_pid_is_left_alone(
     ranks: list[subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     HeartbeatFile(tmp_path, 2, started_s=1.0)
-    agent = NodeAgent(tmp_path)
-    agent.look()
-    assert agent.end_ranks() == [0, 1]
+    assert NodeAgent(tmp_path).end_ranks() == [0, 1]
 
 
 def test_flight_records_are_kept_and_the_folder_is_cleared(tmp_path: Path) -> None:

@@ -1,0 +1,138 @@
+"""Attempts at a training, one after another, until one comes through or recovery gives up.
+
+Every attempt is a fit of Ray Train of its own without retries: what the next one looks like depends on why
+the last one ended, and that is decided by `watchdog/policy.py`.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from ray.exceptions import RayError
+from ray.train import TrainingFailedError
+
+from eagleray import errors
+from eagleray.cluster.rank_watch import LAST_WORDS, read_last_words
+from eagleray.cluster.watch import RunWatch, heartbeat_folder
+from eagleray.errors import ClusterError, EagleRayError
+from eagleray.training.checkpoint import CheckpointFolder
+from eagleray.training.config import TrainingConfig
+from eagleray.watchdog.policy import Attempt, Reason, StepMemory, Stop, decide
+from eagleray.watchdog.verdicts import Verdict
+
+Fit = Callable[[TrainingConfig, Path | None], None]
+"""Runs one attempt with these settings, its ranks keeping heartbeats in this folder.
+
+Raises:
+    TrainingFailedError: It failed.
+    RayError: What controls it failed.
+"""
+
+Failure: TypeAlias = TrainingFailedError | RayError
+"""Of the worker group, or of the process that controls it."""
+
+logger = logging.getLogger(__name__)
+
+
+def run_attempts(fit: Fit, training: TrainingConfig, run: Path, incidents: Path, label: str) -> None:
+    """Fit until it comes through.
+
+    Raises:
+        EagleRayError: A rank raised it: trying again would give the same.
+        ClusterError: Recovery gave up; the message says why.
+    """
+    checkpoints = CheckpointFolder(run, training.keep_checkpoints)
+    memory = step_memory(training)
+    history: list[Attempt] = []
+    while True:
+        shutil.rmtree(run / LAST_WORDS, ignore_errors=True)
+        first_step = _newest_step(checkpoints)
+        ending, error = _attempt(fit, with_memory(training, memory), run, incidents, label, len(history))
+        if error is None:
+            return
+        reason, culprit = why_ended(run, ending)
+        history.append(
+            Attempt(
+                reason=reason,
+                culprit=culprit,
+                first_step=first_step,
+                last_checkpoint_step=_newest_step(checkpoints),
+                memory=memory,
+            )
+        )
+        decision = decide(history, training.watchdog.recovery)
+        if isinstance(decision, Stop):
+            raise ClusterError(
+                f"Training {label} stopped: {decision.why} Checkpoints in {run} and incidents in {incidents} "
+                f"are kept; mend the cause and start the same command again. The newest error: {error}"
+            ) from error
+        logger.warning("Training %s goes on in %g s: %s.", label, decision.wait_s, decision.why)
+        memory = decision.memory
+        time.sleep(decision.wait_s)
+
+
+def _attempt(
+    fit: Fit, training: TrainingConfig, run: Path, incidents: Path, label: str, number: int
+) -> tuple[Verdict | None, Failure | None]:
+    if not training.watchdog.enabled:
+        return None, _failure(fit, training, None)
+    folder = heartbeat_folder(run, number)
+    watch = RunWatch(folder, incidents, label, training.workers, training.watchdog)
+    with watch:
+        error = _failure(fit, training, folder)
+    return watch.ending, error
+
+
+def _failure(fit: Fit, training: TrainingConfig, folder: Path | None) -> Failure | None:
+    try:
+        fit(training, folder)
+    except (TrainingFailedError, RayError) as error:
+        return error
+    return None
+
+
+def why_ended(run: Path, ending: Verdict | None) -> tuple[Reason, int | None]:
+    """The reason of a failed attempt, and the rank it began with.
+
+    Raises:
+        EagleRayError: A rank raised it.
+    """
+    words = read_last_words(run)
+    for rank, said in words.items():
+        if said["out_of_memory"]:
+            return "oom_exception", rank
+    for said in words.values():
+        if said["ours"]:
+            kind: type[EagleRayError] = getattr(errors, str(said["error"]))
+            raise kind(said["message"])
+    if ending is not None:
+        return ending.kind, ending.culprit
+    return "failed", next((rank for rank, said in words.items() if not said["of_a_peer"]), None)
+
+
+def step_memory(training: TrainingConfig) -> StepMemory:
+    """What memory depends on in a step of these settings."""
+    sequences = training.global_batch_size // training.workers
+    return StepMemory(
+        recompute_activations=training.recompute_activations,
+        micro_batch_size=min(training.micro_batch_size, sequences),
+        sequences=sequences,
+    )
+
+
+def with_memory(training: TrainingConfig, memory: StepMemory) -> TrainingConfig:
+    """The same step in other pieces."""
+    return training.model_copy(
+        update={
+            "recompute_activations": memory.recompute_activations,
+            "micro_batch_size": memory.micro_batch_size,
+        }
+    )
+
+
+def _newest_step(checkpoints: CheckpointFolder) -> int:
+    folder = checkpoints.newest()
+    return 0 if folder is None else checkpoints.step_of(folder)
