@@ -29,6 +29,8 @@ STANDING_RULES = (
     ("oom_hang", find_oom_hang),
 )
 CERTAIN = 0.99
+MISSED_S = 1e6
+"""A look that missed a process outweighs any difference in how long ranks have been silent."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,12 +68,12 @@ def watch(
 
 def advance(state: State, frame: Frame, config: DetectorConfig) -> tuple[State, Judgement]:
     """Judge one second of every job of a batch."""
-    passed_s_J = frame.time_s - state.time_s_J
-    state = hear(state, frame)
+    watched_s_J = np.minimum(frame.time_s - state.time_s_J, HEARING_S)
+    state = hear(state, frame, watched_s_J)
     stall_s_J = stall_s(state, HEARING_S)
     excused_J = excused(state, config)
     limit_s_J = np.maximum(config.warn_after_s, config.warn_quiet_factor * state.usual_quiet_s_J)
-    state = learn(state, frame, stall_s_J, excused_J, passed_s_J, limit_s_J)
+    state = learn(state, frame, stall_s_J, excused_J, watched_s_J, limit_s_J)
     state = compare_pace(state, frame, config)
     judgement = _judge(state, frame, stall_s_J, excused_J, config)
     told = replace(state, kind_J=judgement.kind_J, culprit_J=judgement.culprit_J, ends_J=judgement.ends_J)
@@ -176,10 +178,11 @@ def _dead_ranks(state: State, config: DetectorConfig) -> Finding:
     """Processes that ended before their work."""
     dead_JR = (state.dead_records_JR >= config.dead_after_records) & ~state.finished_JR
     found_J = any_rank(dead_JR)
+    # When several have died, the first to be missed went first; of these the one that was silent longest.
+    order_JR = MISSED_S * state.dead_records_JR + state.time_s_J[:, None] - state.beat_s_JR
     return Finding(
         found_J=found_J,
-        # When several have died, the one that has been silent longest went first.
-        culprit_J=single(dead_JR, state.time_s_J[:, None] - state.beat_s_JR),
+        culprit_J=single(dead_JR, order_JR),
         ends_J=found_J,
         confidence_J=np.full(len(found_J), CERTAIN),
     )

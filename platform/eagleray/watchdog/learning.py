@@ -23,12 +23,18 @@ WORK = [PHASE_CODE[name] for name in ("target", "forward", "backward", "collecti
 _IS_WORK = np.array([code in WORK for code in range(len(PHASES))] + [False])
 
 
-def hear(state: State, frame: Frame) -> State:
-    """Take every rank's newest word; what is missing keeps its last value."""
+def hear(state: State, frame: Frame, watched_s_J: Floats) -> State:
+    """Take every rank's newest word; what is missing keeps its last value.
+
+    Args:
+        watched_s_J: Seconds since the frame before that count. A machine that was suspended wakes with old
+            words of all ranks, and none of them has had time to say more.
+    """
     time_s_J, phase_JR = frame.time_s, frame.phase_R
     heard_JR = phase_JR != NO_PHASE
     beat_s_JR = time_s_J[:, None] - frame.beat_age_s_R
     moved_JR = heard_JR & (beat_s_JR > state.beat_s_JR + 1e-3)
+    unwatched_s_J = time_s_J - state.time_s_J - watched_s_J
     # Once a rank has finished, the others are taken down with it; but a rank that died first stays dead.
     taken_down_J = any_rank(state.finished_JR)[:, None]
     dead_JR = (frame.alive_R == 0) & (~taken_down_J | (state.dead_records_JR > 0))
@@ -40,6 +46,7 @@ def hear(state: State, frame: Frame) -> State:
         device_heard_s_JR=np.where(np.isnan(frame.power_w_R), state.device_heard_s_JR, time_s_J[:, None]),
         phase_JR=np.where(heard_JR, phase_JR, state.phase_JR),
         beat_s_JR=np.where(heard_JR, beat_s_JR, state.beat_s_JR),
+        unwatched_s_JR=np.where(moved_JR, 0.0, state.unwatched_s_JR) + unwatched_s_J[:, None],
         collectives_JR=np.where(heard_JR, frame.collectives_R, state.collectives_JR),
         finished_JR=state.finished_JR | (frame.finished_R == 1),
         stopped_JR=np.where(np.isnan(frame.stopped_R), state.stopped_JR, frame.stopped_R == 1),
@@ -60,9 +67,9 @@ def stall_s(state: State, hearing_s: float) -> Floats:
     Counted up to when a rank was last heard: what it does since is not known.
     """
     deaf_JR = (state.time_s_J[:, None] - state.heard_s_JR > hearing_s) | state.finished_JR
-    age_JR = np.where(deaf_JR, np.inf, state.heard_s_JR - state.beat_s_JR)
+    age_JR = np.where(deaf_JR, np.inf, state.heard_s_JR - state.beat_s_JR - state.unwatched_s_JR)
     stall_s_J = age_JR.min(axis=1)
-    return np.where(np.isfinite(stall_s_J), stall_s_J, 0.0)
+    return np.where(np.isfinite(stall_s_J), np.maximum(stall_s_J, 0.0), 0.0)
 
 
 def excused(state: State, config: DetectorConfig) -> Bools:
@@ -80,7 +87,7 @@ def learn(
     """Update pace, power and memory.
 
     Args:
-        passed_s_J: Seconds since the frame before.
+        passed_s_J: Seconds since the frame before that count.
         limit_s_J: Stalls beyond this are warned of and teach no more than it.
     """
     quiet_s_J = np.where(excused_J, state.quiet_s_J, np.maximum(state.quiet_s_J, stall_s_J))

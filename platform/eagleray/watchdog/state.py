@@ -27,6 +27,8 @@ class State:
     device_heard_s_JR: Floats
     phase_JR: Ints
     beat_s_JR: Floats
+    unwatched_s_JR: Floats
+    """Seconds since then in which nobody looked."""
     collectives_JR: Floats
     finished_JR: Bools
     stopped_JR: Bools
@@ -87,6 +89,7 @@ def initial_state(frame: Frame) -> State:
         device_heard_s_JR=never_JR,
         phase_JR=np.full((jobs, ranks), NO_PHASE, dtype=np.int8),
         beat_s_JR=now_s_JR,
+        unwatched_s_JR=zeros_JR,
         collectives_JR=zeros_JR,
         finished_JR=zeros_JR > 0,
         stopped_JR=zeros_JR > 0,

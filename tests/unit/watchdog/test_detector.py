@@ -137,6 +137,26 @@ def test_of_several_dead_the_first_to_fall_silent_is_the_culprit(story: Story) -
     assert story.kinds() == [("dead_rank", 3, True)]
 
 
+def test_of_several_dead_the_first_to_be_missed_is_the_culprit(story: Story) -> None:
+    """Rank 0 was silent longer, but still there when rank 3 was gone already."""
+    story.stand(1, {3: {"process_alive": False}})
+    early = story.last[0].beat_time_s
+    assert early is not None
+    story.stand(2, {3: {"process_alive": False}, 0: {"process_alive": False, "beat_time_s": early - 4}})
+    assert story.kinds() == [("dead_rank", 3, True)]
+
+
+def test_a_machine_that_was_suspended_wakes_without_an_alarm(story: Story) -> None:
+    """Ten minutes in which nobody looked, after which every rank's last word is ten minutes old."""
+    story.stand(2)
+    story.time_s += 600
+    story.last = [dataclasses.replace(record, time_s=record.time_s + 600) for record in story.last]
+    story.stand(2)
+    assert story.verdicts == []
+    story.stand(50, story.freeze(3))
+    assert [kind for kind, _, _ in story.kinds()] == ["collective_hang", "collective_hang"]
+
+
 def test_ranks_that_have_finished_may_leave(story: Story) -> None:
     story.stand(2, {rank: {"finished": True} for rank in range(4)})
     story.stand(600, {rank: {"finished": True, "process_alive": False} for rank in range(4)})
