@@ -58,7 +58,7 @@ def _measure(path: Path, overrides: Sequence[str], environment: Path, depth: int
     labels = [label for label, section in run.recipe.drafters.items() if section.drafter.name in METHODS]
     figures: dict[str, Figure] = {}
     for label in labels:
-        out.print(f"[parity] {label}: replay, native and vLLM at depth {depth}", markup=False)
+        out.print(f"[parity] {label}: replay, native and vLLM, at most {depth} deep", markup=False)
         figures |= parity_figures(label, _compare(run, label, native, served, depth))
     for name, figure in figures.items():
         out.print(f"{name:<36} {figure.value:.4f}  {figure.low:.4f} to {figure.high:.4f}  n={figure.n}")
@@ -83,9 +83,11 @@ def _compare(
 
     engine = build_engine(native, run.target_folder, run.recipe.target.dtype)
     folder = run.folder.drafter(label)
-    draft = DraftSetting(source=load_drafter(folder, engine.decoder.heads), depth=depth)
+    source = load_drafter(folder, engine.decoder.heads)
+    draft = DraftSetting(source=source, depth=min(depth, source.max_depth or depth))
+    drafter = ServedDrafter(folder=folder, depth=draft.depth)
     log = run.folder.path / "vllm" / f"{label}.log"
-    with VllmServer(served, run.target_folder, ServedDrafter(folder=folder, depth=depth), log) as server:
+    with VllmServer(served, run.target_folder, drafter, log) as server:
         return compare(engine, server, draft, _requests(run))
 
 

@@ -14,6 +14,8 @@ from eagleray.errors import ArtifactError, EngineError
 
 MODEL_NAME = "target"
 """Under which the server knows the target."""
+NOT_SERVED = "not served"
+"""How a profile's entry for an engine begins that cannot run the drafter; the reason follows."""
 METHODS = {"eagle3": "eagle3", "dflash": "dflash", "medusa": "medusa"}
 """Our algorithms, and the `method` that vLLM serves their exported folders with."""
 
@@ -71,11 +73,17 @@ def server_environment(config: VllmConfig) -> dict[str, str]:
 
 
 def _speculation(drafter: ServedDrafter) -> dict[str, Any]:
-    algorithm = read_profile(drafter.folder)["algorithm"]
+    profile = read_profile(drafter.folder)
+    algorithm, told = profile["algorithm"], str(profile.get("engines", {}).get("vllm", ""))
     if algorithm not in METHODS:
         raise EngineError(
             f"Drafter {drafter.folder} is of algorithm {algorithm!r}; vLLM serves {', '.join(METHODS)}. "
             "Serve it with the native engine, or choose another drafter."
+        )
+    if told.startswith(NOT_SERVED):
+        raise EngineError(
+            f"Drafter {drafter.folder} cannot be served by vLLM. Its profile says: {told}. "
+            "Serve it with the native engine, or train it with other settings."
         )
     if drafter.depth < 1:
         raise ArtifactError(f"Draft depth is {drafter.depth}; expected at least 1.")

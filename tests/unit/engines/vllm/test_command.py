@@ -11,9 +11,10 @@ from eagleray.engines.vllm.config import VllmConfig
 from eagleray.errors import EngineError
 
 
-def drafter_folder(folder: Path, algorithm: str) -> Path:
+def drafter_folder(folder: Path, algorithm: str, engines: dict[str, str] | None = None) -> Path:
     folder.mkdir()
-    (folder / "speculation_profile.json").write_text(json.dumps({"algorithm": algorithm, "settings": {}}))
+    profile = {"algorithm": algorithm, "settings": {}, "engines": engines or {}}
+    (folder / "speculation_profile.json").write_text(json.dumps(profile))
     return folder
 
 
@@ -40,6 +41,14 @@ def test_a_server_without_a_drafter_is_told_nothing_of_speculation(tmp_path: Pat
 def test_an_algorithm_that_vllm_does_not_serve_is_refused(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path / "drafter", "prompt_lookup")
     with pytest.raises(EngineError, match="'prompt_lookup'; vLLM serves eagle3, dflash"):
+        server_command(VllmConfig(), tmp_path, ServedDrafter(folder=folder, depth=2), 1)
+
+
+def test_a_drafter_whose_profile_says_that_vllm_cannot_run_it_is_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    folder = drafter_folder(tmp_path / "drafter", "medusa", {"vllm": "not served: it refuses its own map"})
+    with pytest.raises(EngineError, match="not served: it refuses its own map"):
         server_command(VllmConfig(), tmp_path, ServedDrafter(folder=folder, depth=2), 1)
 
 
