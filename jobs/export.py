@@ -19,7 +19,7 @@ SourceArgument = Annotated[
     typer.Argument(
         metavar="FOLDER",
         help="A drafter folder: exported here, or a public checkpoint (SpecForge, EAGLE, speculators, z-lab "
-        "DFlash).",
+        "DFlash, Medusa).",
         show_default=False,
     ),
 ]

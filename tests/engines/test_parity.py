@@ -11,7 +11,7 @@ import pytest
 from jobs.bench import Bench
 
 ROOT = Path(__file__).parents[2]
-DRAFTERS = ("eagle3", "dflash")
+DRAFTERS = ("eagle3", "dflash", "medusa")
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Public checkpoints become the drafters they were, or are refused by the name of what does not fit."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.folder import export_drafter, load_drafter
 from eagleray.drafters.imports.catalog import import_drafter
 from eagleray.drafters.imports.dflash import usual_layers
+from eagleray.drafters.medusa.config import MedusaConfig
 from eagleray.errors import ArtifactError
 from eagleray.targets.heads import FrozenHeads
 
@@ -95,6 +97,19 @@ def speculators_dflash(config: dict[str, Any], tensors: dict[str, Tensor], heads
     }, tensors
 
 
+def original_medusa(config: dict[str, Any], tensors: dict[str, Tensor], heads: FrozenHeads) -> Content:
+    blocks = config["num_hidden_layers"]
+    renamed = {
+        re.sub(
+            r"lm_heads\.(\d+)",
+            rf"\1.{blocks}",
+            re.sub(r"blocks\.(\d+)\.layers\.(\d+)", r"\1.\2.linear", name),
+        ): t
+        for name, t in tensors.items()
+    }
+    return {"medusa_num_heads": config["num_heads"], "medusa_num_layers": blocks}, renamed
+
+
 CASES: dict[str, tuple[DrafterConfig, Callable[..., Content], str]] = {
     "SpecForge EAGLE-3": (
         Eagle3Config(draft_vocab_size=24, target_layer_ids=(0, 2, 5), norm_before_residual=False),
@@ -117,6 +132,7 @@ CASES: dict[str, tuple[DrafterConfig, Callable[..., Content], str]] = {
         speculators_dflash,
         "speculators",
     ),
+    "original Medusa": (MedusaConfig(num_heads=3, num_blocks=2, output="own"), original_medusa, "Medusa"),
 }
 
 
@@ -233,6 +249,11 @@ DAMAGE: dict[str, tuple[str, Callable[[dict[str, Any], dict[str, Tensor]], Any],
         "SpecForge EAGLE-3",
         lambda config, tensors: config.update(norm_output=True),
         "norm_output is true",
+    ),
+    "heads are missing": (
+        "original Medusa",
+        lambda config, tensors: config.update(medusa_num_heads=4),
+        r"Missing: \['blocks.3.layers.0.bias'",
     ),
 }
 

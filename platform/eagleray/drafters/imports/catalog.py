@@ -12,14 +12,14 @@ from torch import Tensor
 
 from eagleray.drafters.base import TrainableDrafter
 from eagleray.drafters.catalog import resolve, restore_drafter
-from eagleray.drafters.imports import dflash, eagle3, speculators
+from eagleray.drafters.imports import dflash, eagle3, medusa, speculators
 from eagleray.drafters.imports.naming import Naming, PublicCheckpoint
 from eagleray.errors import ArtifactError
 from eagleray.settings import validate
 from eagleray.targets.heads import FrozenHeads
 
-NAMINGS = (eagle3.NAMING, dflash.NAMING, speculators.NAMING)
-WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+NAMINGS = (eagle3.NAMING, dflash.NAMING, speculators.NAMING, medusa.NAMING)
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "medusa_lm_head.pt")
 
 
 def import_drafter(folder: Path, heads: FrozenHeads) -> tuple[TrainableDrafter, str]:

@@ -54,7 +54,9 @@ def profile(drafter: "MedusaDrafter") -> dict[str, Any]:
         "layer_id_convention": "no layer is tapped; heads read the last hidden state after the final norm",
         "draft_vocabulary": ("target id = token_map[draft id]" if drafter.has_vocabulary else "the target's"),
         "engines": {
-            "vllm": f"method medusa, num_speculative_tokens {heads}, exactly as many as heads",
+            "vllm": "not served: version 0.32 reads token_map and then misses it among its parameters"
+            if drafter.has_vocabulary
+            else f"method medusa, num_speculative_tokens {heads}, exactly as many as heads",
             "sglang": "not served: it has no Medusa",
         },
     }
