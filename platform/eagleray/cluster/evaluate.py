@@ -14,13 +14,14 @@ from eagleray.corpus.chat import ChatTemplate, TemplateArguments, render_prompts
 from eagleray.corpus.prompt import Prompt
 from eagleray.drafters.base import DraftSource
 from eagleray.drafters.catalog import build_drafter
-from eagleray.drafters.folder import load_drafter
+from eagleray.drafters.folder import extend_profile, load_drafter
 from eagleray.engines.catalog import build_engine, engine_version
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.errors import ClusterError
 from eagleray.evaluation.aggregate import RunFacts, TrainingFacts, build_report
 from eagleray.evaluation.config import EvaluationConfig
 from eagleray.evaluation.measure import Bench, run_unit
+from eagleray.evaluation.profile import measured_facts
 from eagleray.evaluation.records import RECORD, UnitRecord
 from eagleray.evaluation.reference import TransformersReference
 from eagleray.evaluation.regime import Regime, describe_machine, workload_hash
@@ -198,3 +199,5 @@ def write_run_report(run: RunContext, stages: Sequence[StageRecord]) -> None:
         units, records, regime=records[0].regime, bootstrap=run.recipe.evaluation.bootstrap, facts=facts
     )
     write_report(run.folder.path, report)
+    for label in run.recipe.drafters:
+        extend_profile(run.folder.drafter(label), {"measured": measured_facts(report, label)})

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from eagleray.drafters.base import TrainableDrafter
 from eagleray.drafters.catalog import resolve, restore_drafter
 from eagleray.errors import ArtifactError
+from eagleray.files import write_json_atomically
 from eagleray.settings import validate
 from eagleray.targets.heads import FrozenHeads
 
@@ -86,6 +87,15 @@ def read_profile(folder: Path) -> dict[str, Any]:
     if missing := {"algorithm", "settings"} - set(profile):
         raise ArtifactError(f"{path} lacks {sorted(missing)}. Expected a folder that this program exported.")
     return profile
+
+
+def extend_profile(folder: Path, facts: dict[str, Any]) -> None:
+    """Add what became known after the export to a folder's profile; its hash stays.
+
+    Raises:
+        ArtifactError: The profile is missing or damaged.
+    """
+    write_json_atomically(folder / PROFILE, {**read_profile(folder), **facts})
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

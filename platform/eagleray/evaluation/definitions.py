@@ -32,6 +32,10 @@ DEFINITIONS = {
         "Shares of decode time: draft is the drafter's work, verify the target's forwards over drafts, host "
         "the rest."
     ),
+    "draft_cost_ratio": (
+        "Seconds of drafting in one cycle over seconds of one plain step of the target, from the same timed "
+        "answers as the speedup."
+    ),
     "plain_vs_hf_ratio": (
         "Median over prompts of the engine's tokens per second over those of Hugging Face generate: same "
         "folder, dtype, threads and prompts, no drafter, whole calls with prefill."

@@ -121,7 +121,8 @@ def _divergences(
 
 def _speed(pairs: Sequence[tuple[TimedAnswer, TimedAnswer]], config: BootstrapConfig) -> dict[str, Any]:
     if not pairs:
-        names = ("speedup_ratio", "low", "high", "tokens_per_s", "plain_tokens_per_s", "time_share")
+        names = ("speedup_ratio", "low", "high", "tokens_per_s", "plain_tokens_per_s")
+        names += ("draft_cost_ratio", "time_share")
         return dict.fromkeys(names)
     speedup = bootstrap(
         [[plain.decode_s, plain.tokens, drafted.decode_s, drafted.tokens] for plain, drafted in pairs],
@@ -135,9 +136,17 @@ def _speed(pairs: Sequence[tuple[TimedAnswer, TimedAnswer]], config: BootstrapCo
         "high": speedup.high,
         "tokens_per_s": sum(drafted.tokens for _, drafted in pairs) / drafted_s,
         "plain_tokens_per_s": sum(plain.tokens for plain, _ in pairs) / plain_s,
+        "draft_cost_ratio": _draft_cost(pairs),
         "time_share": {
             "draft": sum(drafted.draft_s for _, drafted in pairs) / drafted_s,
             "verify": sum(drafted.verify_s for _, drafted in pairs) / drafted_s,
             "host": sum(drafted.host_s for _, drafted in pairs) / drafted_s,
         },
     }
+
+
+def _draft_cost(pairs: Sequence[tuple[TimedAnswer, TimedAnswer]]) -> float:
+    """Seconds of drafting in one cycle, relative to one plain step of the target."""
+    draft_s = sum(drafted.draft_s for _, drafted in pairs) / sum(drafted.cycles for _, drafted in pairs)
+    step_s = sum(plain.verify_s for plain, _ in pairs) / sum(plain.cycles for plain, _ in pairs)
+    return draft_s / step_s

@@ -14,7 +14,13 @@ from eagleray.drafters.base import TrainableDrafter
 from eagleray.drafters.catalog import build_drafter, resolve
 from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.eagle3.config import Eagle3Config
-from eagleray.drafters.folder import export_drafter, load_drafter
+from eagleray.drafters.folder import (
+    drafter_hash,
+    export_drafter,
+    extend_profile,
+    load_drafter,
+    read_profile,
+)
 from eagleray.errors import ArtifactError, ConfigError
 from eagleray.targets.heads import FrozenHeads
 
@@ -152,6 +158,16 @@ def test_a_folder_that_lacks_a_file_is_refused(eagle3_folder: Path, heads: Froze
     (eagle3_folder / name).unlink()
     with pytest.raises(ArtifactError, match=name):
         load_drafter(eagle3_folder, heads)
+
+
+def test_a_profile_that_learns_more_keeps_the_folder_and_its_hash(
+    eagle3_folder: Path, heads: FrozenHeads
+) -> None:
+    before, known = drafter_hash(eagle3_folder), read_profile(eagle3_folder)
+    extend_profile(eagle3_folder, {"measured": {"tau": 2.5}})
+    assert read_profile(eagle3_folder) == {**known, "measured": {"tau": 2.5}}
+    assert drafter_hash(eagle3_folder) == before
+    load_drafter(eagle3_folder, heads)
 
 
 def test_an_unknown_drafter_is_told_the_known_ones() -> None:

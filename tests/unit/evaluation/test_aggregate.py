@@ -14,6 +14,7 @@ from eagleray.errors import DataError
 from eagleray.evaluation.aggregate import RunFacts, build_report
 from eagleray.evaluation.family_report import FamilyEvidence, first_divergence, report_depth, report_family
 from eagleray.evaluation.measure import Bench, run_unit
+from eagleray.evaluation.profile import measured_facts
 from eagleray.evaluation.records import AnswersRecord, TimingRecord
 from eagleray.evaluation.units import AnswersUnit, DraftChoice, TimingUnit, plan_units
 from eagleray.speculation.acceptance import Cycle
@@ -50,6 +51,7 @@ def test_a_right_drafter_wins_with_hand_computed_figures(report: dict[str, Any])
     assert entry["by_depth"]["2"]["speedup_ratio"] == pytest.approx(12 / 5)
     assert entry["by_depth"]["2"]["acceptance_length"] == 3.0
     assert entry["by_depth"]["3"]["time_share"] == pytest.approx({"draft": 0.2, "verify": 0.8, "host": 0.0})
+    assert entry["by_depth"]["3"]["draft_cost_ratio"] == pytest.approx(0.25)
     assert (entry["greedy_exact_ratio"], entry["verdict"], entry["prompts"]) == (1.0, "win", 6)
 
 
@@ -59,6 +61,15 @@ def test_a_wrong_drafter_loses_although_its_answers_are_right(report: dict[str, 
     assert entry["acceptance_rate_by_slot"] == [0.0, 0.0]
     assert entry["speedup_ratio"] == pytest.approx(12 / 15)
     assert (entry["greedy_exact_ratio"], entry["verdict"]) == (1.0, "loss")
+
+
+def test_the_profile_of_a_drafter_learns_what_was_measured(report: dict[str, Any]) -> None:
+    facts = measured_facts(report, "good")
+    assert facts["families"]["code"]["2"] == pytest.approx(
+        {"acceptance_length": 3.0, "draft_cost_ratio": 0.25, "speedup_ratio": 12 / 5}
+    )
+    assert facts["regime"] == report["regime"]
+    assert set(facts["definitions"]) == set(facts["families"]["code"]["2"])
 
 
 def test_the_report_carries_engine_workloads_and_the_facts_of_the_run(report: dict[str, Any]) -> None:
