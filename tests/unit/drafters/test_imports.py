@@ -15,6 +15,7 @@ from eagleray.drafters.base import TrainableDrafter, TrainingBatch
 from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.config import DrafterConfig
 from eagleray.drafters.dflash.config import DFlashConfig
+from eagleray.drafters.eagle.config import EagleConfig
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.folder import export_drafter, load_drafter
 from eagleray.drafters.imports.catalog import import_drafter
@@ -97,6 +98,12 @@ def speculators_dflash(config: dict[str, Any], tensors: dict[str, Tensor], heads
     }, tensors
 
 
+def safeailab_eagle(config: dict[str, Any], tensors: dict[str, Tensor], heads: FrozenHeads) -> Content:
+    """A Llama of one layer, with the target's embedding; `bias` is about `fc`."""
+    written = {**layer_section(config), "architectures": ["LlamaForCausalLM"], "bias": "fc.bias" in tensors}
+    return written, {**tensors, "embed_tokens.weight": heads.embed_VD.clone()}
+
+
 def original_medusa(config: dict[str, Any], tensors: dict[str, Tensor], heads: FrozenHeads) -> Content:
     blocks = config["num_hidden_layers"]
     renamed = {
@@ -131,6 +138,15 @@ CASES: dict[str, tuple[DrafterConfig, Callable[..., Content], str]] = {
         DFlashConfig(block_size=4, draft_vocab_size=24, target_layer_ids=(1, 6)),
         speculators_dflash,
         "speculators",
+    ),
+    "SafeAILab EAGLE": (EagleConfig(fc_bias=True), safeailab_eagle, "EAGLE (SafeAILab)"),
+    "EAGLE under vLLM's name": (
+        EagleConfig(),
+        lambda config, tensors, heads: (
+            config,
+            {f"model.{name}": tensor for name, tensor in tensors.items()},
+        ),
+        "EAGLE (SafeAILab)",
     ),
     "original Medusa": (MedusaConfig(num_heads=3, num_blocks=2, output="own"), original_medusa, "Medusa"),
 }

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from eagleray.drafters.base import TrainableDrafter
 from eagleray.drafters.catalog import resolve, restore_drafter
-from eagleray.drafters.imports import dflash, eagle3, medusa, speculators
+from eagleray.drafters.imports import dflash, eagle, eagle3, medusa, speculators
 from eagleray.drafters.imports.naming import Naming, PublicCheckpoint
 from eagleray.errors import ArtifactError
 from eagleray.settings import validate
 from eagleray.targets.heads import FrozenHeads
 
-NAMINGS = (eagle3.NAMING, dflash.NAMING, speculators.NAMING, medusa.NAMING)
+NAMINGS = (eagle3.NAMING, eagle.NAMING, dflash.NAMING, speculators.NAMING, medusa.NAMING)
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "medusa_lm_head.pt")
 
 
