@@ -1,7 +1,7 @@
 """Bench: does a drafter accept as much in vLLM as in our engine, and in ours as in replay?
 
 `python -m jobs.bench_parity -r configs/parity.yaml` trains the drafters of the recipe where that is not
-done yet, serves each exported folder in vLLM, and writes `runs/bench/parity.json`.
+done yet, serves each exported folder in vLLM if that can run it, and writes `runs/bench/parity.json`.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,10 @@ def main(
     environment: EnvironmentOption = Path(".venv-vllm"),
     depth: DepthOption = 5,
 ) -> None:
-    """Compare replay, native and vLLM on the held-out prompts of a recipe, at the same draft depth."""
+    """Compare replay, native and vLLM on the held-out prompts of a recipe, at the same draft depth.
+
+    Drafters that vLLM does not serve are compared in replay and the native engine.
+    """
     run_recipe(recipe, overrides, None, ("distil", "train_"))
     console.run(lambda _, out: _measure(recipe, overrides or (), environment, depth, out))
 
@@ -49,16 +52,14 @@ def main(
 def _measure(path: Path, overrides: Sequence[str], environment: Path, depth: int, out: Console) -> None:
     # Imported late: a wrong recipe must cost a second, not the import of torch.
     from eagleray.cluster.context import open_run
-    from eagleray.engines.vllm.command import METHODS
     from jobs.bench import write_bench
 
     run = open_run(load_recipe(path, overrides), lambda _: None)
     native = NativeEngineConfig(threads=THREADS, batch_invariant=True)
     served = VllmConfig(environment=environment, dtype=run.recipe.target.dtype, threads=THREADS)
-    labels = [label for label, section in run.recipe.drafters.items() if section.drafter.name in METHODS]
     figures: dict[str, Figure] = {}
-    for label in labels:
-        out.print(f"[parity] {label}: replay, native and vLLM, at most {depth} deep", markup=False)
+    for label in run.recipe.drafters:
+        out.print(f"[parity] {label}, at most {depth} deep", markup=False)
         figures |= parity_figures(label, _compare(run, label, native, served, depth))
     for name, figure in figures.items():
         out.print(f"{name:<36} {figure.value:.4f}  {figure.low:.4f} to {figure.high:.4f}  n={figure.n}")
@@ -74,10 +75,10 @@ def _measure(path: Path, overrides: Sequence[str], environment: Path, depth: int
 def _compare(
     run: "RunContext", label: str, native: NativeEngineConfig, served: VllmConfig, depth: int
 ) -> "list[PromptParity]":
-    from eagleray.drafters.folder import load_drafter
+    from eagleray.drafters.folder import load_drafter, read_profile
     from eagleray.engines.base import DraftSetting
     from eagleray.engines.catalog import build_engine
-    from eagleray.engines.vllm.command import ServedDrafter
+    from eagleray.engines.vllm.command import ServedDrafter, why_not_served
     from eagleray.engines.vllm.process import VllmServer
     from eagleray.evaluation.parity import compare
 
@@ -85,6 +86,8 @@ def _compare(
     folder = run.folder.drafter(label)
     source = load_drafter(folder, engine.decoder.heads)
     draft = DraftSetting(source=source, depth=min(depth, source.max_depth or depth))
+    if why_not_served(read_profile(folder)) is not None:
+        return compare(engine, None, draft, _requests(run))
     drafter = ServedDrafter(folder=folder, depth=draft.depth)
     log = run.folder.path / "vllm" / f"{label}.log"
     with VllmServer(served, run.target_folder, drafter, log) as server:
@@ -113,16 +116,17 @@ def parity_figures(label: str, prompts: "Sequence[PromptParity]") -> "dict[str, 
     from jobs.bench import bootstrap_figure, ratio_figure
 
     native = [delivered_and_cycles(prompt.native) for prompt in prompts]
+    measures = {"replay_vs_native_tau_ratio": [prompt.replayed for prompt in prompts]}
+    served = [prompt.served for prompt in prompts if prompt.served is not None]
+    if served:
+        measures["vllm_vs_native_tau_ratio"] = served
     ratios = {
-        measure: bootstrap_figure(
+        name: bootstrap_figure(
             [(*delivered_and_cycles(cycles), *own) for cycles, own in zip(other, native, strict=True)],
             tau_ratio_of_sums,
             "ratio",
         )
-        for measure, other in (
-            ("vllm_vs_native_tau_ratio", [prompt.served for prompt in prompts]),
-            ("replay_vs_native_tau_ratio", [prompt.replayed for prompt in prompts]),
-        )
+        for name, other in measures.items()
     }
     shares = {
         "greedy_exact_ratio": [prompt.same_ids for prompt in prompts],

@@ -11,7 +11,9 @@ import pytest
 from jobs.bench import Bench
 
 ROOT = Path(__file__).parents[2]
-DRAFTERS = ("eagle3", "dflash", "medusa")
+SERVED = ("eagle3", "dflash", "medusa", "eagle", "mtp")
+"""Drafters that vLLM serves on CPUs."""
+DRAFTERS = (*SERVED, "dflash2")
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +32,9 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_three_measures_of_tau_agree(bench: Bench, drafter: str) -> None:
     figures = {
-        name: bench.figures[f"{drafter}.{name}"]
-        for name in (
-            "native_tau",
-            "replay_vs_native_tau_ratio",
-            "replay_same_cycles_ratio",
-            "vllm_vs_native_tau_ratio",
-            "greedy_exact_ratio",
-        )
+        name.removeprefix(f"{drafter}."): figure
+        for name, figure in bench.figures.items()
+        if name.startswith(f"{drafter}.")
     }
     assert figures["native_tau"].n >= 40
     # Drafts that are never right would agree by doing nothing.
@@ -45,4 +42,5 @@ def test_three_measures_of_tau_agree(bench: Bench, drafter: str) -> None:
     assert figures["replay_same_cycles_ratio"].value == 1.0
     assert figures["replay_vs_native_tau_ratio"].value == 1.0
     assert figures["greedy_exact_ratio"].value == 1.0
-    assert figures["vllm_vs_native_tau_ratio"].value == pytest.approx(1.0, abs=0.02)
+    if drafter in SERVED:
+        assert figures["vllm_vs_native_tau_ratio"].value == pytest.approx(1.0, abs=0.02)

@@ -121,9 +121,8 @@ def _divergences(
 
 def _speed(pairs: Sequence[tuple[TimedAnswer, TimedAnswer]], config: BootstrapConfig) -> dict[str, Any]:
     if not pairs:
-        names = ("speedup_ratio", "low", "high", "tokens_per_s", "plain_tokens_per_s")
-        names += ("draft_cost_ratio", "time_share")
-        return dict.fromkeys(names)
+        speed = ("speedup_ratio", "low", "high", "tokens_per_s", "plain_tokens_per_s")
+        return dict.fromkeys((*speed, "draft_cost_ratio", "time_share"))
     speedup = bootstrap(
         [[plain.decode_s, plain.tokens, drafted.decode_s, drafted.tokens] for plain, drafted in pairs],
         speedup_of_sums,

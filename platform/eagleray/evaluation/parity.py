@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from eagleray.engines.base import DraftSetting, GenerationRequest
 from eagleray.engines.native.engine import NativeEngine
 from eagleray.engines.replayed import replay_generations
-from eagleray.engines.vllm.process import VllmServer
+from eagleray.engines.vllm.process import Completion, VllmServer
 from eagleray.evaluation.bootstrap import Floats, ratio_of_sums
 from eagleray.speculation.acceptance import Cycle
 
@@ -22,33 +22,43 @@ class PromptParity:
 
     replayed: tuple[Cycle, ...]
     native: tuple[Cycle, ...]
-    served: tuple[Cycle, ...]
+    served: tuple[Cycle, ...] | None
+    """None: no other engine serves this drafter."""
     same_ids: bool
     """Plain, drafted and served answers are the same ids."""
 
 
 def compare(
-    native: NativeEngine, server: VllmServer, draft: DraftSetting, requests: Sequence[GenerationRequest]
+    native: NativeEngine,
+    server: VllmServer | None,
+    draft: DraftSetting,
+    requests: Sequence[GenerationRequest],
 ) -> list[PromptParity]:
     """Answer every request in the native engine and on the server, and replay the answers.
 
     Args:
-        server: Runs the exported folder of the same drafter at the same depth.
+        server: Runs the exported folder of the same drafter at the same depth; None compares the other two.
     """
     plain = native.generate(requests, capture_layers=draft.source.tapped_layers).generations
     live = native.generate(requests, draft=draft).generations
     replayed = replay_generations(draft, requests, plain)
-    with ThreadPoolExecutor(server.config.max_concurrency) as pool:
-        served = list(pool.map(lambda r: server.complete(r.prompt_ids, r.max_new_tokens), requests))
+    served = _serve(server, requests) if server else [None] * len(requests)
     return [
         PromptParity(
             replayed=cycles,
             native=decoded.cycles,
-            served=answer.cycles,
-            same_ids=undrafted.answer_ids == decoded.answer_ids == answer.answer_ids,
+            served=answer.cycles if answer else None,
+            same_ids=undrafted.answer_ids
+            == decoded.answer_ids
+            == (answer.answer_ids if answer else decoded.answer_ids),
         )
         for undrafted, decoded, cycles, answer in zip(plain, live, replayed, served, strict=True)
     ]
+
+
+def _serve(server: VllmServer, requests: Sequence[GenerationRequest]) -> list[Completion | None]:
+    with ThreadPoolExecutor(server.config.max_concurrency) as pool:
+        return list(pool.map(lambda r: server.complete(r.prompt_ids, r.max_new_tokens), requests))
 
 
 def delivered_and_cycles(cycles: Sequence[Cycle]) -> tuple[int, int]:

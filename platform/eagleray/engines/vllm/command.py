@@ -4,6 +4,7 @@ Everything that a version of vLLM may rename stands here.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ MODEL_NAME = "target"
 """Under which the server knows the target."""
 NOT_SERVED = "not served"
 """How a profile's entry for an engine begins that cannot run the drafter; the reason follows."""
-METHODS = {"eagle3": "eagle3", "dflash": "dflash", "medusa": "medusa"}
+METHODS = {"eagle3": "eagle3", "dflash": "dflash", "medusa": "medusa", "eagle": "eagle", "mtp": "mtp"}
 """Our algorithms, and the `method` that vLLM serves their exported folders with."""
 
 
@@ -48,7 +49,11 @@ def server_command(config: VllmConfig, target: Path, drafter: ServedDrafter | No
     }
     switches = ["--enforce-eager", "--no-enable-prefix-caching", "--disable-uvicorn-access-log"]
     if drafter is not None:
-        arguments["speculative-config"] = json.dumps(_speculation(drafter))
+        speculation = _speculation(drafter)
+        arguments["speculative-config"] = json.dumps(speculation)
+        if speculation["method"] == "mtp":
+            # The layer numbers itself after the target's layers, by this key of the target.
+            arguments["hf-overrides"] = json.dumps({"num_nextn_predict_layers": 1})
         # Refused by a server that does not speculate.
         arguments["per-request-spec-decode-metrics"] = "detailed"
     program = [str(config.environment.absolute() / "bin" / "vllm"), "serve", str(target)]
@@ -72,23 +77,25 @@ def server_environment(config: VllmConfig) -> dict[str, str]:
     return variables
 
 
-def _speculation(drafter: ServedDrafter) -> dict[str, Any]:
-    profile = read_profile(drafter.folder)
+def why_not_served(profile: Mapping[str, Any]) -> str | None:
+    """Why vLLM cannot run the drafter of a profile; None if it can."""
     algorithm, told = profile["algorithm"], str(profile.get("engines", {}).get("vllm", ""))
     if algorithm not in METHODS:
+        return f"its algorithm is {algorithm!r}, and vLLM is asked for {', '.join(METHODS)} only"
+    return told if told.startswith(NOT_SERVED) else None
+
+
+def _speculation(drafter: ServedDrafter) -> dict[str, Any]:
+    profile = read_profile(drafter.folder)
+    if (reason := why_not_served(profile)) is not None:
         raise EngineError(
-            f"Drafter {drafter.folder} is of algorithm {algorithm!r}; vLLM serves {', '.join(METHODS)}. "
-            "Serve it with the native engine, or choose another drafter."
-        )
-    if told.startswith(NOT_SERVED):
-        raise EngineError(
-            f"Drafter {drafter.folder} cannot be served by vLLM. Its profile says: {told}. "
+            f"Drafter {drafter.folder} cannot be served by vLLM: {reason}. "
             "Serve it with the native engine, or train it with other settings."
         )
     if drafter.depth < 1:
         raise ArtifactError(f"Draft depth is {drafter.depth}; expected at least 1.")
     return {
-        "method": METHODS[algorithm],
+        "method": METHODS[profile["algorithm"]],
         "model": str(drafter.folder.absolute()),
         "num_speculative_tokens": drafter.depth,
     }

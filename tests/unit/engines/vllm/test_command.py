@@ -40,7 +40,7 @@ def test_a_server_without_a_drafter_is_told_nothing_of_speculation(tmp_path: Pat
 
 def test_an_algorithm_that_vllm_does_not_serve_is_refused(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path / "drafter", "prompt_lookup")
-    with pytest.raises(EngineError, match="'prompt_lookup'; vLLM serves eagle3, dflash"):
+    with pytest.raises(EngineError, match="'prompt_lookup', and vLLM is asked for eagle3, dflash"):
         server_command(VllmConfig(), tmp_path, ServedDrafter(folder=folder, depth=2), 1)
 
 
