@@ -1,4 +1,4 @@
-"""How the tokens of one forward see each other: three patterns behind one call.
+"""How the tokens of one forward see each other: whole prompts, or what follows a cache, behind one call.
 
 Tokens of all rows lie on one axis, so the rest of a layer never meets padding. `PromptAttention`
 runs whole sequences from their first token; `StepAttention` appends the same few tokens to every
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eagleray.speculation.trees import depths, paths
+from eagleray.targets.kernels import step
 from eagleray.targets.kv_cache import KVCache, round_up
 
 
@@ -114,6 +115,29 @@ class StepAttention:
             visible_BQS.shape, dtype=self._cache.keys[0].dtype, device=visible_BQS.device
         ).masked_fill_(~visible_BQS, float("-inf"))
         return mask_BQS.repeat_interleave(self._group, dim=1)[:, None]
+
+
+class CompiledStepAttention:
+    """The fast twin of `StepAttention` and `TreeAttention`: one call of compiled code.
+
+    It reads a row to its own length and sums along a node's path without gaps, so a node has the bits that
+    it would have in a chain, and a row those that it would have alone.
+
+    Args:
+        ancestry_BQQ: See `TreeAttention`; None is a chain.
+    """
+
+    def __init__(self, cache: KVCache, num_rows: int, num_queries: int, ancestry_BQQ: Tensor | None):
+        self._cache = cache
+        self._lengths_B = torch.tensor(cache.lengths[:num_rows])
+        self._seen_BQQ = None if ancestry_BQQ is None else ancestry_BQQ.contiguous()
+        offsets_BQ = torch.arange(num_queries) if ancestry_BQQ is None else depths(ancestry_BQQ)
+        self.positions_T = (self._lengths_B[:, None] + offsets_BQ).flatten()
+
+    def __call__(self, layer: int, query_THN: Tensor, key_TGN: Tensor, value_TGN: Tensor) -> Tensor:
+        """Store keys and values after each row's length, then attend."""
+        keys, values = self._cache.keys[layer], self._cache.values[layer]
+        return step.attend_step(query_THN, key_TGN, value_TGN, keys, values, self._lengths_B, self._seen_BQQ)
 
 
 class TreeAttention(StepAttention):

@@ -2,8 +2,9 @@
 
 An inference-only forward of Llama-type decoders. Rows of unequal length lie on one token axis, so
 padding is never computed. Results of a row alone, in a batch and in a verification of several
-tokens agree to rounding; in a batch invariant decoder (float32 on a CPU, head widths up to 64,
-sequences below some 400 tokens, where the matrix library begins to split its sums) they agree bitwise.
+tokens agree bitwise where compiled code runs (float32 on a CPU; see `targets/kernels`), elsewhere to
+rounding. Without a compiler a batch invariant decoder gives the same bits for head widths up to 64 and
+sequences below some 400 tokens, where the matrix library begins to split its sums.
 
 The feature of layer i is the residual stream after layer i (Hugging Face `hidden_states[i + 1]`);
 `final` is the last one after the final norm, the input of lm_head.
@@ -21,6 +22,7 @@ from torch import Tensor
 from eagleray.errors import ArtifactError, ConfigError
 from eagleray.targets.attention import (
     Attention,
+    CompiledStepAttention,
     ExactTreeAttention,
     PromptAttention,
     StepAttention,
@@ -28,6 +30,7 @@ from eagleray.targets.attention import (
 )
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.heads import EMBEDDING, LM_HEAD, FrozenHeads
+from eagleray.targets.kernels import step
 from eagleray.targets.kv_cache import KVCache
 from eagleray.targets.layers import DecoderLayer, RMSNorm
 from eagleray.targets.linear import FrozenLinear
@@ -44,8 +47,8 @@ class TargetDecoder:
         """Build from tensors under their Hugging Face names.
 
         Args:
-            batch_invariant: Give up some speed of single rows for results that do not depend on what
-                else is in the forward; see `targets/linear.py`.
+            batch_invariant: Where no compiled code runs, give up some speed of single rows for results that
+                do not depend on what else is in the forward; see `targets/linear.py`.
 
         Raises:
             ArtifactError: The activation or the rope scaling is not one that we run.
@@ -150,13 +153,7 @@ class TargetDecoder:
         # What a draft adds past the window is never committed, so only the first new token counts.
         self._check_window(longest + 1)
         cache.reserve(rows, longest + queries)
-        group = self.geometry.num_heads // self.geometry.num_kv_heads
-        if ancestry_BQQ is None:
-            attention = StepAttention(cache, rows, queries, group, self.device)
-        elif self.batch_invariant:
-            attention = ExactTreeAttention(cache, ancestry_BQQ, group)
-        else:
-            attention = TreeAttention(cache, ancestry_BQQ, group)
+        attention = self._step_attention(cache, rows, queries, ancestry_BQQ)
         features_TLD, final_TD = self._forward(ids_BQ.flatten(), attention, layers)
         return features_TLD.unflatten(0, (rows, queries)), final_TD.unflatten(0, (rows, queries))
 
@@ -194,6 +191,17 @@ class TargetDecoder:
         width = self.geometry.hidden_size
         features_TLD = torch.stack(features, dim=1) if features else hidden_TD.new_empty(len(ids_T), 0, width)
         return features_TLD, self._final_norm(hidden_TD)
+
+    def _step_attention(
+        self, cache: KVCache, rows: int, queries: int, ancestry_BQQ: Tensor | None
+    ) -> Attention:
+        if step.fits(cache.keys[0], self.geometry.head_dim):
+            return CompiledStepAttention(cache, rows, queries, ancestry_BQQ)
+        group = self.geometry.num_heads // self.geometry.num_kv_heads
+        if ancestry_BQQ is None:
+            return StepAttention(cache, rows, queries, group, self.device)
+        exact = ExactTreeAttention if self.batch_invariant else TreeAttention
+        return exact(cache, ancestry_BQQ, group)
 
     def _check_window(self, max_length: int) -> None:
         window = self.geometry.sliding_window

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from eagleray.targets.attention import Attention
 from eagleray.targets.geometry import TargetGeometry
+from eagleray.targets.kernels import step
 from eagleray.targets.linear import FrozenLinear
 from eagleray.targets.rotary import alternate_halves, rotate_
 
@@ -24,9 +25,12 @@ class RMSNorm:
     def __init__(self, weight_D: Tensor, eps: float):
         self.weight_D = weight_D
         self.eps = eps
+        self._compiled = step.fits(weight_D, len(weight_D))
 
     def __call__(self, x_TD: Tensor) -> Tensor:
         """Returns the shape it is given."""
+        if self._compiled:
+            return step.rms_norm(x_TD, self.weight_D, self.eps)
         return F.rms_norm(x_TD, self.weight_D.shape, self.weight_D, self.eps)
 
 
@@ -54,14 +58,20 @@ class DecoderLayer:
         self.head_norms = _head_norms(weights, geometry)
         self.gate_up = linear(torch.cat([weights["mlp.gate_proj.weight"], weights["mlp.up_proj.weight"]]))
         self.down = linear(weights["mlp.down_proj.weight"])
+        self._compiled = step.fits(weights["mlp.down_proj.weight"], geometry.intermediate_size)
 
     def __call__(self, hidden_TD: Tensor, rotation: Tensor, attention: Attention) -> Tensor:
         """Returns the residual stream after this layer [T, D]; the input is left as it is."""
         query_THN, key_TGN, value_TGN = self._project(self.attention_norm(hidden_TD), rotation)
         mixed = attention(self.index, query_THN, key_TGN, value_TGN)
         hidden_TD = hidden_TD + self.output(mixed)
-        gate_TF, up_TF = self.gate_up(self.mlp_norm(hidden_TD)).chunk(2, dim=-1)
-        return hidden_TD + self.down(F.silu(gate_TF).mul_(up_TF))
+        return hidden_TD + self.down(self._gated(self.gate_up(self.mlp_norm(hidden_TD))))
+
+    def _gated(self, gate_up_TF: Tensor) -> Tensor:
+        if self._compiled:
+            return step.silu_multiply(gate_up_TF)
+        gate_TF, up_TF = gate_up_TF.chunk(2, dim=-1)
+        return F.silu(gate_TF).mul_(up_TF)
 
     def _project(self, x_TD: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         heads = self.qkv(x_TD).unflatten(-1, (-1, self.head_dim))

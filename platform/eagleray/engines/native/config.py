@@ -33,6 +33,6 @@ class NativeEngineConfig(Settings):
         return self.max_batch_size
 
     batch_invariant: bool = False
-    """Give a row the same bits alone and in a verification, so that drafted answers equal plain ones with
-    certainty. False is faster at batch 1, and reads a row once for a whole draft tree instead of once for
-    every node; answers can then differ where two logits tie to rounding."""
+    """On a CPU without a C compiler: give a row the same bits alone and in a verification, so that drafted
+    answers equal plain ones with certainty. False is faster there; answers can then differ where two logits
+    tie to rounding. Compiled code does both, whatever this says."""

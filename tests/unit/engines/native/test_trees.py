@@ -12,8 +12,9 @@ from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.native.engine import NativeEngine
 from eagleray.speculation.config import SamplingConfig, TreeSetting
 from eagleray.speculation.trees import TokenTree
-from eagleray.targets.attention import TreeAttention
+from eagleray.targets.attention import CompiledStepAttention, TreeAttention
 from eagleray.targets.decoder import TargetDecoder
+from eagleray.targets.kernels import step
 
 VOCAB_SIZE = 300
 CONTEXT_TOKENS = 64
@@ -217,16 +218,19 @@ def test_captured_features_are_those_of_the_finished_sequence(
         torch.testing.assert_close(generation.captured.final_TD, final_BTD[0], atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize(("compiled", "expected"), [(True, CompiledStepAttention), (False, TreeAttention)])
 def test_the_attention_that_reads_a_row_once_is_the_one_that_runs(
-    make_engine, requests, scripts, scripted, monkeypatch
+    make_engine, requests, scripts, scripted, monkeypatch, compiled, expected
 ):
     seen = []
-    build = TreeAttention.__init__
+    build = expected.__init__
 
     def spy(self, *arguments):
         seen.append(type(self))
         build(self, *arguments)
 
-    monkeypatch.setattr(TreeAttention, "__init__", spy)
+    monkeypatch.setattr(expected, "__init__", spy)
+    if not compiled:
+        monkeypatch.setattr(step, "fits", lambda *_: False)
     make_engine().generate(requests[:2], draft=setting(scripted, scripts, 4))
-    assert set(seen) == {TreeAttention}
+    assert set(seen) == {expected}
