@@ -162,6 +162,14 @@ class RequestStream(Protocol):
         """
         ...
 
+    def new_ids(self) -> dict[str, tuple[int, ...]]:
+        """Ids that each running request got since the last call, for answers that are shown as they come.
+
+        Those that a finished request got last are in its generation alone. Empty where the engine tells of
+        an answer only when it is whole.
+        """
+        ...
+
     def cancel(self, request_id: str) -> None:
         """Withdraw a request and free its slot at once; `advance` will not return it.
 

@@ -81,6 +81,10 @@ class ServerStream:
         )
         return outcomes
 
+    def new_ids(self) -> dict[str, tuple[int, ...]]:
+        """Answers come whole."""
+        return {}
+
     def cancel(self, request_id: str) -> None:
         """Withdraw a request: its connection is closed, which servers take as an abort."""
         if (future := self._running.pop(request_id, None)) is not None:

@@ -100,6 +100,10 @@ class ReplayStream:
         self._host_s += perf_counter() - started_s
         return outcomes
 
+    def new_ids(self) -> dict[str, tuple[int, ...]]:
+        """Answers come whole."""
+        return {}
+
     def cancel(self, request_id: str) -> None:
         """Withdraw a request that waits."""
         self._waiting.pop(request_id, None)
