@@ -1,0 +1,164 @@
+"""Settings of one served application: which target, with which drafter, behind which limits."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
+from eagleray.engines.config import EngineConfig
+from eagleray.engines.native.config import NativeEngineConfig
+from eagleray.settings import Settings
+from eagleray.speculation.config import TreeSetting
+from eagleray.targets.config import TargetConfig
+
+
+class DraftConfig(Settings):
+    """What drafts, and how deep."""
+
+    folder: Path | None = None
+    """An exported drafter, e.g. runs/demo/drafters/eagle3."""
+
+    drafter: PromptLookupConfig | None = None
+    """Or a drafter that needs no training."""
+
+    depth: PositiveInt = 5
+    """Tokens drafted per cycle."""
+
+    tree: TreeSetting | None = None
+    """How the draft may branch; None drafts chains."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "DraftConfig":
+        if (self.folder is None) == (self.drafter is None):
+            raise ValueError("give either folder (an exported drafter) or drafter (one without training)")
+        return self
+
+
+class LimitsConfig(Settings):
+    """What one replica takes on. Everything beyond is refused at once, with the limit in the message."""
+
+    max_body_bytes: PositiveInt = 2**20
+    """Largest request body. HTTP 413 above it."""
+
+    max_queued_requests: int = Field(default=64, ge=0)
+    """Answers that may wait beside those that the engine decodes together. HTTP 429 above it."""
+
+    max_choices: PositiveInt = 16
+    """Answers that one request may ask for: prompts times `n`."""
+
+    max_stop_strings: PositiveInt = 16
+    """Stop strings of one request."""
+
+    max_stop_characters: PositiveInt = 256
+    """Length of a stop string."""
+
+    request_timeout_s: PositiveFloat = 600.0
+    """Longest time to an answer's end, waiting included. HTTP 504 after it."""
+
+
+class HealthConfig(Settings):
+    """When a replica that still runs is not healthy."""
+
+    stall_s: PositiveFloat = 60.0
+    """Longest time without a new token while requests are unfinished; longer than any prefill takes."""
+
+    window_cycles: PositiveInt = 400
+    """Cycles over which the acceptance length is watched."""
+
+    collapse_tau: float = Field(default=1.02, ge=1.0)
+    """Acceptance length under which a drafter does nothing but cost time."""
+
+
+class ReplicasConfig(Settings):
+    """How many engines answer, and what each takes of the cluster."""
+
+    min: PositiveInt = 1
+    """Replicas at rest."""
+
+    max: PositiveInt = 1
+    """Replicas under load. Above `min`, Serve adds and removes them by how many answers are unfinished."""
+
+    num_cpus: float = Field(default=1.0, ge=0)
+    """Ray CPUs of a replica; a share where several applications take turns on a small machine."""
+
+    num_gpus: float = Field(default=0.0, ge=0)
+    """Ray GPUs of a replica."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> "ReplicasConfig":
+        if self.max < self.min:
+            raise ValueError(f"max {self.max} is below min {self.min}; raise max")
+        return self
+
+
+class ServeConfig(Settings):
+    """Arguments of `serve.app:build`."""
+
+    model: str = Field(default="target", pattern=r"^[\w.:/-]{1,128}$")
+    """Name under which clients ask for the target."""
+
+    target: TargetConfig = TargetConfig()
+    template_arguments: dict[str, bool | int | float | str] = {}
+    """What the chat template gets, e.g. `enable_thinking: false`."""
+    engine: EngineConfig = NativeEngineConfig()
+    draft: DraftConfig | None = None
+    """None decodes plainly."""
+    limits: LimitsConfig = LimitsConfig()
+    health: HealthConfig = HealthConfig()
+    replicas: ReplicasConfig = ReplicasConfig()
+
+    api_key_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """Environment variable that holds the bearer token clients must send. None: no token. Needed wherever the
+    endpoint listens on more than loopback."""
+
+    @model_validator(mode="after")
+    def _only_native_drafts(self) -> "ServeConfig":
+        if self.draft is not None and self.engine.name != "native":
+            raise ValueError(
+                f"draft is given, but the engine {self.engine.name!r} drafts by its own settings, if at all; "
+                "leave draft out or set engine.name to native"
+            )
+        return self
+
+
+class HttpConfig(Settings):
+    """Where the endpoint listens."""
+
+    host: str = "127.0.0.1"
+    """Loopback unless said otherwise."""
+
+    port: int = Field(default=8000, ge=1, le=65535)
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only processes of this machine can reach it."""
+        return self.host in ("127.0.0.1", "localhost", "::1")
+
+
+class ServedApplication(Settings):
+    """One entry of a file that `serve run` reads."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
+    route_prefix: str = Field(pattern=r"^/[A-Za-z0-9_/-]*$")
+    import_path: Literal["serve.app:build"] = "serve.app:build"
+    args: ServeConfig = ServeConfig()
+
+
+class ServeFile(Settings):
+    """A file of applications, in the form of Ray Serve's own configuration files."""
+
+    proxy_location: Literal["HeadOnly", "EveryNode"] = "HeadOnly"
+    http_options: HttpConfig = HttpConfig()
+    applications: tuple[ServedApplication, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _strangers_need_a_token(self) -> "ServeFile":
+        if not self.http_options.loopback:
+            for application in self.applications:
+                if application.args.api_key_env is None:
+                    raise ValueError(
+                        f"http_options.host {self.http_options.host!r} lets other machines in, and the "
+                        f"application {application.name!r} has no api_key_env; set it, or listen on 127.0.0.1"
+                    )
+        return self

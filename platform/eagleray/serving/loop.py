@@ -1,0 +1,157 @@
+"""One thread that advances one engine for everybody: requests come in from any thread, updates go out.
+
+The thread is the only one that touches the engine. It sleeps while nothing is unfinished; between two
+cycles it takes in what was asked of it meanwhile.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from eagleray.engines.base import FailedRequest, Generation, GenerationRequest, RequestStream
+from eagleray.errors import EngineError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RejectedRequest:
+    """A request that the engine cannot serve, with its reason for the client."""
+
+    request_id: str
+    reason: str
+
+
+Outcome = Generation | FailedRequest | RejectedRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Update:
+    """What happened to one request in one cycle."""
+
+    request_id: str
+    ids: tuple[int, ...] = ()
+    """Ids emitted since the last update."""
+    outcome: Outcome | None = None
+    """Set in the last update of a request."""
+
+
+Deliver = Callable[[list[Update]], None]
+"""Takes the updates of one cycle. Called in the engine's thread, so it must return at once."""
+
+
+class EngineLoop:
+    """Drives a stream until it is closed, or until the engine breaks: then everything unfinished fails."""
+
+    def __init__(self, stream: RequestStream, deliver: Deliver):
+        self._stream = stream
+        self._deliver = deliver
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._told: dict[str, int] = {}
+        """Ids that were told, by watched request."""
+        self._unfinished: set[str] = set()
+        self._closing = False
+        self._lock = threading.Lock()
+        self._progressed_s = time.monotonic()
+        self._tokens = 0
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are taken."""
+        return self._thread.is_alive() and not self._closing
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last sign of progress while work is unfinished; 0 without work."""
+        return time.monotonic() - self._progressed_s if self._unfinished else 0.0
+
+    def submit(self, request: GenerationRequest, *, watch: bool) -> bool:
+        """Hand a request in, from any thread.
+
+        Args:
+            watch: Also tell of every cycle; otherwise the outcome is the only update.
+
+        Returns:
+            False if the engine has stopped: there will be no update.
+        """
+        with self._lock:
+            if not self.alive:
+                return False
+            if not self._unfinished:
+                self._progressed_s = time.monotonic()
+            self._unfinished.add(request.request_id)
+            self._commands.put(lambda: self._submit(request, watch))
+            return True
+
+    def cancel(self, request_id: str) -> None:
+        """Withdraw a request, from any thread. An update that is on its way may still arrive."""
+        self._commands.put(lambda: self._cancel(request_id))
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """End the thread; what is unfinished fails."""
+        self._commands.put(self._close)
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            while self._take_commands():
+                self._cycle()
+        finally:
+            with self._lock:
+                self._closing = True
+                lost = [
+                    FailedRequest(request_id=name, reason="the engine stopped") for name in self._unfinished
+                ]
+                self._unfinished.clear()
+            self._deliver([Update(request_id=one.request_id, outcome=one) for one in lost])
+
+    def _take_commands(self) -> bool:
+        """Do what was asked for, waiting while there is nothing else to do. False to end."""
+        while not self._closing and not self._stream.unfinished:
+            self._commands.get()()
+        while not self._closing and not self._commands.empty():
+            self._commands.get()()
+        return not self._closing
+
+    def _cycle(self) -> None:
+        outcomes = self._stream.advance() if self._stream.unfinished else []
+        if outcomes or self._stream.delivered_tokens > self._tokens:
+            self._tokens = self._stream.delivered_tokens
+            self._progressed_s = time.monotonic()
+        updates = self._news() + [self._end(outcome) for outcome in outcomes]
+        if updates:
+            self._deliver(updates)
+
+    def _news(self) -> list[Update]:
+        if not self._told:
+            return []
+        news = {name: ids for name, ids in self._stream.new_ids().items() if ids and name in self._told}
+        for request_id, ids in news.items():
+            self._told[request_id] += len(ids)
+        return [Update(request_id=request_id, ids=ids) for request_id, ids in news.items()]
+
+    def _end(self, outcome: Outcome) -> Update:
+        told = self._told.pop(outcome.request_id, 0)
+        self._unfinished.discard(outcome.request_id)
+        ids = outcome.answer_ids[told:] if isinstance(outcome, Generation) else ()
+        return Update(request_id=outcome.request_id, ids=ids, outcome=outcome)
+
+    def _submit(self, request: GenerationRequest, watch: bool) -> None:
+        try:
+            self._stream.submit(request)
+        except EngineError as error:
+            rejected = RejectedRequest(request_id=request.request_id, reason=str(error))
+            self._deliver([self._end(rejected)])
+            return
+        if watch:
+            self._told[request.request_id] = 0
+
+    def _cancel(self, request_id: str) -> None:
+        self._stream.cancel(request_id)
+        self._told.pop(request_id, None)
+        self._unfinished.discard(request_id)
+
+    def _close(self) -> None:
+        self._closing = True

@@ -1,0 +1,86 @@
+"""From settings to a service: target, drafter, engine and tokenizer loaded, and the regime they make."""
+
+from typing import TYPE_CHECKING, Any
+
+from eagleray.corpus.chat import ChatTemplate, template_hash
+from eagleray.drafters.base import DraftSource
+from eagleray.drafters.catalog import build_drafter
+from eagleray.drafters.folder import drafter_hash, load_drafter
+from eagleray.engines.base import DraftSetting, Engine
+from eagleray.engines.catalog import build_engine, engine_version
+from eagleray.errors import ArtifactError
+from eagleray.evaluation.regime import describe_machine
+from eagleray.serving.config import DraftConfig, ServeConfig
+from eagleray.serving.service import Service
+from eagleray.settings import fingerprint
+from eagleray.targets.geometry import TargetGeometry
+from eagleray.targets.identity import target_hash
+from eagleray.targets.loading import load_tokenizer, resolve_target
+
+if TYPE_CHECKING:
+    from eagleray.engines.native.engine import NativeEngine
+
+
+def open_service(config: ServeConfig) -> tuple[Service, dict[str, Any]]:
+    """Load everything that an application serves with, and tell its regime.
+
+    Raises:
+        ArtifactError: The target or the drafter cannot be had.
+        EngineError: The engine cannot start, or cannot draft like that.
+    """
+    folder = resolve_target(config.target)
+    geometry = TargetGeometry.read(folder)
+    engine = build_engine(config.engine, folder, config.target.dtype)
+    draft = None if config.draft is None else open_draft(config.draft, engine)
+    chat = ChatTemplate(load_tokenizer(folder), config.template_arguments)
+    service = Service(
+        config,
+        engine.open_stream(draft=draft),
+        chat,
+        context_window_tokens=context_window_tokens(engine, geometry),
+    )
+    regime = {
+        "machine": describe_machine().model_dump(mode="json"),
+        "engine": config.engine.name,
+        "engine_version": engine_version(config.engine),
+        "engine_settings": config.engine.model_dump(mode="json", exclude={"name"}),
+        "dtype": config.target.dtype,
+        "target_hash": target_hash(folder),
+        "template_hash": template_hash(chat),
+        "drafter_hash": None if config.draft is None else draft_hash(config.draft),
+        "draft": None if config.draft is None else config.draft.model_dump(mode="json", exclude={"folder"}),
+    }
+    return service, regime
+
+
+def open_draft(config: DraftConfig, engine: Engine) -> DraftSetting:
+    """Load a drafter for the target that a native engine runs.
+
+    Raises:
+        ArtifactError: There is no exported drafter in the folder.
+    """
+    native: NativeEngine = engine  # type: ignore[assignment]  # ServeConfig lets no other engine draft
+    heads = native.decoder.heads
+    source: DraftSource
+    if config.drafter is not None:
+        source = build_drafter(config.drafter, heads)
+    else:
+        assert config.folder is not None
+        if not config.folder.is_dir():
+            raise ArtifactError(
+                f"There is no drafter in {config.folder.resolve()}. Train one first (`make demo` leaves its "
+                "drafters in runs/demo/drafters), or set draft.folder to where one was exported."
+            )
+        source = load_drafter(config.folder, heads)
+    return DraftSetting(source=source, depth=config.depth, tree=config.tree)
+
+
+def draft_hash(config: DraftConfig) -> str:
+    """What names a drafter in a regime: of its weights, or of its settings where it has none."""
+    return drafter_hash(config.folder) if config.folder is not None else fingerprint(config.drafter)
+
+
+def context_window_tokens(engine: Engine, geometry: TargetGeometry) -> int:
+    """Prompt and answer together, in tokens."""
+    limits = getattr(engine, "limits", None)
+    return limits.context_window_tokens if limits is not None else geometry.max_position_embeddings
