@@ -1,0 +1,89 @@
+"""Ray Serve around a service: one deployment for an engine, and applications side by side from one file."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import ray.serve as serve
+from ray.serve import Application
+from starlette.applications import Starlette
+
+from eagleray.errors import ArtifactError, ClusterError, EngineError
+from eagleray.serving.config import HttpConfig, ServeConfig
+from eagleray.serving.http import build_http
+from eagleray.serving.opening import open_service
+
+
+@serve.deployment(health_check_period_s=10, health_check_timeout_s=30, graceful_shutdown_timeout_s=20)
+@serve.ingress()
+class EngineReplica:
+    """Gives one service a process and Serve's HTTP."""
+
+    def __init__(self, config: ServeConfig):
+        self.service, self.regime = open_service(config)
+
+    def __serve_build_asgi_app__(self) -> Starlette:
+        """Serve hands every request to this."""
+        return build_http(self.service, self.regime)
+
+    def check_health(self) -> None:
+        """Serve replaces a replica for which this raises."""
+        health = self.service.health
+        if not health.serves:
+            raise EngineError(f"The engine is {health.status}: {health.reason}.")
+
+
+def application(config: ServeConfig) -> Application:
+    """Bind the deployment to settings.
+
+    Raises:
+        ArtifactError: The drafter's folder does not exist; said before a replica loads a target in vain.
+    """
+    folder = config.draft and config.draft.folder
+    if folder and not folder.is_dir():
+        raise ArtifactError(
+            f"There is no drafter in {folder.resolve()}. Train one first (`make demo` leaves its drafters in "
+            "runs/demo/drafters), or set draft.folder to where one was exported."
+        )
+    replicas = config.replicas
+    answers = config.engine.concurrency + config.limits.max_queued_requests
+    scaling: dict[str, Any] = {"num_replicas": replicas.min}
+    if replicas.max > replicas.min:
+        scaling = {
+            "autoscaling_config": {
+                "min_replicas": replicas.min,
+                "max_replicas": replicas.max,
+                "target_ongoing_requests": config.engine.concurrency,
+            }
+        }
+    deployment: Any = EngineReplica
+    bound: Application = deployment.options(
+        # The service refuses what is too much for it, with a reason; Serve's own queue would only hide it.
+        max_ongoing_requests=16 * answers,
+        ray_actor_options={"num_cpus": replicas.num_cpus, "num_gpus": replicas.num_gpus},
+        **scaling,
+    ).bind(config)
+    return bound
+
+
+def start_applications(http: HttpConfig, applications: Iterable[tuple[str, str, Application]]) -> None:
+    """Serve applications on the Ray that this process has joined; returns once all of them answer.
+
+    Args:
+        applications: Name, route prefix and application.
+
+    Raises:
+        ClusterError: One did not come up; the message has Serve's own words.
+    """
+    serve.start(http_options={"host": http.host, "port": http.port}, proxy_location="HeadOnly")
+    targets = [
+        serve.RunTarget(target=target, name=name, route_prefix=route) for name, route, target in applications
+    ]
+    try:
+        serve.run_many(targets)
+    except RuntimeError as error:
+        raise ClusterError(f"An application did not come up: {error}") from error
+
+
+def stop_applications() -> None:
+    """Stop serving, and every replica."""
+    serve.shutdown()
