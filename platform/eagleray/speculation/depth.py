@@ -1,0 +1,209 @@
+"""How deep to draft: the depth whose cycles commit the most tokens per second, 0 included.
+
+Both halves are measured while decoding: what a cycle of each depth costs with so many rows, and how often
+each slot is accepted. Depths that were not tried lie between those that were. What looks worse is tried
+again, ever more rarely, so that a drafter gets another chance when the prompts change, and plain decoding
+when the machine does. No clock here: the caller times its cycles.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from eagleray.speculation.acceptance import Cycle
+from eagleray.speculation.costs import expected_tokens
+
+MARGIN = 1.03
+"""A depth replaces the current one only if it promises this many times its rate."""
+
+_COST_SAMPLES = 12
+_FIRST_SAMPLES = 2
+_FORGET = 0.96
+"""What a cycle of a row counts less than the one after it: some 25 of them are remembered."""
+_FIRST_PROBE, _RAREST_PROBE = 16, 256
+"""Cycles between two tries of another depth: doubled while they change nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthChoice:
+    """What was chosen for a number of rows, and why."""
+
+    rows: int
+    depth: int
+    expected_tokens: float
+    """Of one row in a cycle of this depth."""
+    cycle_s: float
+    plain_s: float
+    """A cycle without drafts."""
+
+    @property
+    def speedup(self) -> float:
+        """Promised over plain decoding."""
+        return self.expected_tokens * self.plain_s / self.cycle_s
+
+    @property
+    def reason(self) -> str:
+        """One line for people."""
+        if self.depth == 0:
+            return f"{self.rows} rows: plain decoding, as no depth promises more tokens per second"
+        return (
+            f"{self.rows} rows: depth {self.depth} promises {self.expected_tokens:.2f} tokens a row in "
+            f"{self.cycle_s * 1e3:.1f} ms, against 1 in {self.plain_s * 1e3:.1f} ms: {self.speedup:.2f} times"
+        )
+
+
+class DepthChooser:
+    """Chooses the depth of every cycle of one drafter.
+
+    Args:
+        deepest: The most that may be drafted, at least 1.
+    """
+
+    def __init__(self, deepest: int):
+        self.deepest = deepest
+        self._acceptance = _Acceptance(deepest)
+        self._by_rows: dict[int, _Costs] = {}
+        # Depths that are timed; others are interpolated.
+        self._timed = sorted({0, 1, deepest} | ({deepest // 2} if deepest > 3 else set()))
+
+    def next_depth(self, rows: int) -> int:
+        """Depth of the next cycle of so many rows."""
+        costs = self._costs(rows)
+        if costs.untimed:
+            return costs.untimed.pop()
+        self._revise(costs)
+        costs.since_probe += 1
+        if costs.since_probe < costs.probe_after:
+            return costs.depth
+        return self._probe(costs)
+
+    def record(self, rows: int, depth: int, cycle_s: float, cycles: Iterable[Cycle]) -> None:
+        """Take in a cycle: the depth that `next_depth` gave, its seconds, and the counts of its rows.
+
+        A drafter that had nothing to propose has run a plain cycle, and is timed as such.
+        """
+        costs = self._costs(rows)
+        cycles = list(cycles)
+        costs.time(max(cycle.drafted for cycle in cycles), cycle_s)
+        if depth == 0:
+            return
+        drafted = any(cycle.drafted for cycle in cycles)
+        costs.drafting = costs.drafting * _FORGET + (1.0 - _FORGET) * drafted
+        for cycle in cycles:
+            self._acceptance.record(cycle)
+        paid = sum(cycle.delivered for cycle in cycles) / cycle_s > rows / costs.cycle_s(0)
+        if costs.depth == 0 and paid:
+            # A try that succeeded is worth another one at once.
+            costs.since_probe = costs.probe_after = _FIRST_PROBE
+
+    def choice(self, rows: int) -> DepthChoice | None:
+        """The current depth for so many rows; None until every depth that is timed has been tried."""
+        costs = self._costs(rows)
+        if costs.untimed or not costs.samples:
+            return None
+        return DepthChoice(
+            rows=rows,
+            depth=costs.depth,
+            expected_tokens=self._tokens(costs.depth),
+            cycle_s=costs.cycle_s(costs.depth),
+            plain_s=costs.cycle_s(0),
+        )
+
+    def _costs(self, rows: int) -> "_Costs":
+        """Of a number of rows, rounded down to one of 1, 2, 3, 4, 6, 8, 12, 16, 24, ..."""
+        size = 1 << (rows.bit_length() - 1)
+        size += size // 2 if rows >= size + size // 2 else 0
+        if size not in self._by_rows:
+            self._by_rows[size] = _Costs(untimed=self._timed * _FIRST_SAMPLES)
+        return self._by_rows[size]
+
+    def _tokens(self, depth: int) -> float:
+        return expected_tokens(self._acceptance.rates(depth))
+
+    def _rate(self, costs: "_Costs", depth: int) -> float:
+        return self._tokens(depth) / costs.cycle_s(depth)
+
+    def _revise(self, costs: "_Costs") -> None:
+        best = max(range(self.deepest + 1), key=lambda depth: self._rate(costs, depth))
+        if self._rate(costs, best) > MARGIN * self._rate(costs, costs.depth):
+            costs.depth = best
+            costs.since_probe, costs.probe_after = 0, _FIRST_PROBE
+
+    def _probe(self, costs: "_Costs") -> int:
+        """Try the best of the depths on the other side of drafting or not; next time, later."""
+        costs.since_probe = 0
+        costs.probe_after = min(2 * costs.probe_after, _RAREST_PROBE)
+        if costs.depth > 0 and costs.probed_deeper:
+            costs.probed_deeper = False
+            return 0
+        costs.probed_deeper = True
+        if costs.depth > 0:
+            return min(costs.depth + 1, self.deepest)
+        return max(range(1, self.deepest + 1), key=lambda depth: self._rate(costs, depth))
+
+
+@dataclass
+class _Costs:
+    """Seconds of cycles with one number of rows, and what was made of them."""
+
+    untimed: list[int]
+    """Depths to try before anything is chosen, the next one last."""
+    samples: dict[int, deque[float]] = field(default_factory=dict)
+    drafting: float = 1.0
+    """Share of the cycles that were to draft in which any row had a draft."""
+    depth: int = 0
+    since_probe: int = 0
+    probe_after: int = _FIRST_PROBE
+    probed_deeper: bool = field(default=False)
+
+    def time(self, depth: int, cycle_s: float) -> None:
+        """Take in a cycle that drafted so deep."""
+        self.samples.setdefault(depth, deque(maxlen=_COST_SAMPLES)).append(cycle_s)
+
+    def cycle_s(self, depth: int) -> float:
+        """Expected of a cycle that may draft so deep, and sometimes has nothing to propose."""
+        known = {known: _usual(samples) for known, samples in sorted(self.samples.items())}
+        plain_s = known.get(0, next(iter(known.values())))
+        return self.drafting * _between(known, depth) + (1.0 - self.drafting) * plain_s
+
+
+def _usual(samples: deque[float]) -> float:
+    """Mean of the shorter half: what else ran on the machine makes times longer, never shorter."""
+    kept = sorted(samples)[: (len(samples) + 1) // 2]
+    return sum(kept) / len(kept)
+
+
+def _between(known: dict[int, float], depth: int) -> float:
+    """What was measured at this depth, or between its neighbours; beyond all of them, at the nearest."""
+    if depth in known:
+        return known[depth]
+    for (below, below_s), (above, above_s) in pairwise(known.items()):
+        if below < depth < above:
+            return below_s + (above_s - below_s) * (depth - below) / (above - below)
+    return known[min(known, key=lambda other: abs(other - depth))]
+
+
+class _Acceptance:
+    """How often each slot was accepted lately, of the cycles in which all slots before it were."""
+
+    def __init__(self, deepest: int):
+        # As if every slot had been judged once already, and had passed more often than not.
+        self._reached = [1.0] * deepest
+        self._passed = [0.7] * deepest
+
+    def record(self, cycle: Cycle) -> None:
+        """Count a cycle that was to draft. A row that had nothing to propose failed at once."""
+        judged = cycle.accepted + (
+            cycle.delivered > cycle.accepted and cycle.accepted < max(cycle.drafted, 1)
+        )
+        for slot in range(min(judged, len(self._reached))):
+            self._reached[slot] = self._reached[slot] * _FORGET + 1.0
+            self._passed[slot] = self._passed[slot] * _FORGET + (slot < cycle.accepted)
+
+    def rates(self, depth: int) -> list[float]:
+        """Acceptance of the first `depth` slots."""
+        return [
+            passed / reached
+            for passed, reached in zip(self._passed[:depth], self._reached[:depth], strict=True)
+        ]
