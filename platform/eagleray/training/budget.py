@@ -7,6 +7,7 @@ the share of the budget that is spent, so that a dear step is not favoured by a 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -45,42 +46,86 @@ def train_on_budget(
     config: TrainingConfig,
     cpu_s: float,
 ) -> BudgetOutcome:
-    """Train until `cpu_s` seconds of this process's CPU time are spent.
+    """Train until `cpu_s` seconds of this process's CPU time are spent; see `BudgetedTraining`."""
+    return BudgetedTraining(drafter, samples, source, config, cpu_s).advance(cpu_s)
+
+
+class BudgetedTraining:
+    """A training on a budget that can pause: between two stretches it may be looked at, stored or given up.
+
+    The schedule is that of the whole budget, so pausing changes nothing that is learned.
 
     Args:
         config: `epochs` and `max_steps` do not count.
+        cpu_s: The whole budget, in seconds of CPU time.
 
     Raises:
         ConfigError: There are fewer samples than one batch holds.
     """
-    rows = training_rows(samples, config)
-    plan = BatchPlan(
-        [row.length for row in rows],
-        config.global_batch_size,
-        window_batches=config.length_window_batches,
-        seed=config.seed,
-    )
-    optimizer = DrafterOptimizer(drafter, config)
-    step, tokens, loss = 0, 0, float("nan")
-    began_s = time.process_time()
-    while (spent_s := time.process_time() - began_s) < cpu_s:
+
+    def __init__(
+        self,
+        drafter: TrainableDrafter,
+        samples: Sequence[Sample],
+        source: FeatureSource,
+        config: TrainingConfig,
+        cpu_s: float,
+    ):
+        self._drafter = drafter
+        self._source = source
+        self._config = config
+        self._budget_s = cpu_s
+        self._rows = training_rows(samples, config)
+        self._plan = BatchPlan(
+            [row.length for row in self._rows],
+            config.global_batch_size,
+            window_batches=config.length_window_batches,
+            seed=config.seed,
+        )
+        self._optimizer = DrafterOptimizer(drafter, config)
+        self._step, self._tokens, self._spent_s, self._loss = 0, 0, 0.0, float("nan")
+
+    def advance(self, until_s: float) -> BudgetOutcome:
+        """Train until this much of the budget is spent; what is returned counts from the beginning."""
+        began_s = time.process_time() - self._spent_s
+        while self._spent_s < until_s:
+            self._take_step()
+            self._spent_s = time.process_time() - began_s
+        return BudgetOutcome(
+            steps=self._step,
+            supervised_tokens=self._tokens,
+            cpu_s=self._spent_s,
+            passes=self._step / self._plan.steps_per_epoch,
+            last_loss=self._loss,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that going on from here needs, for `torch.save`."""
+        return {
+            "drafter": self._drafter.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "counts": (self._step, self._tokens, self._spent_s, self._loss),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state of the same drafter, samples and settings."""
+        self._drafter.load_state_dict(state["drafter"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._step, self._tokens, self._spent_s, self._loss = state["counts"]
+
+    def _take_step(self) -> None:
         terms = []
-        for share in plan.micro_batches(step, rank=0, ranks=1, micro_batch_size=config.micro_batch_size):
-            chosen = [rows[index] for index in share]
-            seed = config.seed * 1_000_003 + step
-            micro = drafter(collate(chosen, source, seed=seed, device=torch.device("cpu")))
+        size = self._config.micro_batch_size
+        for share in self._plan.micro_batches(self._step, rank=0, ranks=1, micro_batch_size=size):
+            chosen = [self._rows[index] for index in share]
+            seed = self._config.seed * 1_000_003 + self._step
+            micro = self._drafter(collate(chosen, self._source, seed=seed, device=torch.device("cpu")))
             micro.loss_sum.backward()
             terms.append(micro)
-            tokens += sum(row.supervised_tokens for row in chosen)
+            self._tokens += sum(row.supervised_tokens for row in chosen)
         totals = add_up(terms, 0, stop_requested=False)
-        normalise_gradients(drafter, totals.weight_sum, config.grad_clip)
-        optimizer.step(cosine_with_warmup(int(GRAIN * spent_s / cpu_s), GRAIN, config.warmup_ratio))
-        loss = totals.loss
-        step += 1
-    return BudgetOutcome(
-        steps=step,
-        supervised_tokens=tokens,
-        cpu_s=time.process_time() - began_s,
-        passes=step / plan.steps_per_epoch,
-        last_loss=loss,
-    )
+        normalise_gradients(self._drafter, totals.weight_sum, self._config.grad_clip)
+        spent = int(GRAIN * self._spent_s / self._budget_s)
+        self._optimizer.step(cosine_with_warmup(spent, GRAIN, self._config.warmup_ratio))
+        self._loss = totals.loss
+        self._step += 1
