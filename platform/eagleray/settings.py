@@ -33,6 +33,17 @@ def fingerprint(content: Any) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
+def differences(old: Any, new: Any, place: str = "") -> list[str]:
+    """Say where two nestings of plain data differ, one line a value: `a.b was 1, now 2`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        return [
+            line
+            for key in sorted(old.keys() | new.keys())
+            for line in differences(old.get(key), new.get(key), f"{place}.{key}" if place else key)
+        ]
+    return [] if old == new else [f"{place} was {old!r}, now {new!r}"]
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping.
 

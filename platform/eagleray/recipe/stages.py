@@ -11,7 +11,7 @@ from typing import Any
 
 from eagleray.errors import DataError
 from eagleray.files import write_json_atomically
-from eagleray.settings import Settings
+from eagleray.settings import Settings, differences
 
 
 class StageRecord(Settings):
@@ -42,8 +42,7 @@ def begin_stage(folder: Path, stage: str, inputs: dict[str, Any]) -> StageRecord
         save_stage(folder, record)
         return record
     record = StageRecord.model_validate_json(path.read_text(encoding="utf-8"))
-    differing = _differing(record.inputs, inputs)
-    if differing:
+    if differing := differences(record.inputs, inputs):
         raise DataError(
             f"Stage {stage} of this run was begun with other inputs: {'; '.join(differing)}. Restore the "
             f"recipe, give the run another run.name, or start the stage anew with --redo {stage}."
@@ -83,13 +82,3 @@ def reopen_stage(folder: Path, stage: str) -> None:
 def forget_stage(folder: Path, stage: str) -> None:
     """Drop a stage's record."""
     (folder / f"{stage}.json").unlink(missing_ok=True)
-
-
-def _differing(old: Any, new: Any, place: str = "") -> list[str]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        return [
-            line
-            for key in sorted(old.keys() | new.keys())
-            for line in _differing(old.get(key), new.get(key), f"{place}.{key}" if place else key)
-        ]
-    return [] if old == new else [f"{place} was {old!r}, now {new!r}"]
