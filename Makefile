@@ -12,7 +12,7 @@ export RAY_USAGE_STATS_ENABLED ?= 0
 export HF_HUB_OFFLINE ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check soak clean engine-vllm test-engines
+.PHONY: help setup demo sweep test check soak clean engine-vllm test-engines
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ $(READY): pyproject.toml constraints.txt requirements.txt
 
 demo: $(READY) ## Prompts to a judged drafter on the embedded target; ends with runs/demo/report.html
 	$(BIN)/python -m jobs.pipeline --recipe configs/demo.yaml
+
+sweep: $(READY) ## Which drafter, depth and block serve best, on the drafters of make demo; ends with runs/sweep/sweep.html
+	$(BIN)/python -m jobs.sweep --recipe configs/sweep.yaml
 
 check: $(READY) ## Lint, types and import fences
 	$(BIN)/ruff check .

@@ -23,11 +23,20 @@ INTERRUPTED_EXIT_CODE = 130
 
 def run(job: Callable[[ProgressListener, Console], None]) -> None:
     """Run a job with progress; an error that a person can mend becomes a paragraph and an exit code."""
+
+    def with_progress(out: Console) -> None:
+        with progress_listener(out) as listener:
+            job(listener, out)
+
+    run_bare(with_progress)
+
+
+def run_bare(job: Callable[[Console], None]) -> None:
+    """As `run`, for a job that shows its progress itself."""
     # A log has no width of its own; 80 columns would cut the tables.
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else LOG_WIDTH)
     try:
-        with progress_listener(console) as listener:
-            job(listener, console)
+        job(console)
     except EagleRayError as error:
         print(f"\n{type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -1,6 +1,6 @@
 """Evaluation on Ray: units of measurement handed to a few actors, one JSON file per finished unit."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from eagleray.recipe.sections import UntrainedDrafterConfig
 from eagleray.recipe.stages import StageRecord
 from eagleray.settings import Settings
 from eagleray.targets.config import TargetConfig
+from eagleray.targets.heads import FrozenHeads
 from eagleray.targets.loading import load_tokenizer, resolve_target
 
 MAX_RESTARTS = 3
@@ -61,12 +62,7 @@ class EvaluationActor:
     def __init__(self, work: EvaluationWork, prompts: Sequence[Prompt]):
         folder = resolve_target(work.target)
         engine = build_engine(work.engine, folder, work.target.dtype)
-        sources: dict[str, DraftSource] = {
-            label: load_drafter(path, engine.decoder.heads) for label, path in work.drafters.items()
-        }
-        sources |= {
-            label: build_drafter(config, engine.decoder.heads) for label, config in work.baselines.items()
-        }
+        sources = load_sources(work.drafters, work.baselines, engine.decoder.heads)
         chat = ChatTemplate(load_tokenizer(folder), work.template_arguments)
         by_family = group_by_family(render_prompts(chat, prompts)[0])
         evaluation = work.evaluation
@@ -96,6 +92,14 @@ class EvaluationActor:
     def measure(self, unit: Unit) -> tuple[str, int]:
         """Measure one unit; returns its record as JSON and this process's peak memory in bytes."""
         return run_unit(unit, self.bench).model_dump_json(), peak_rss_bytes()
+
+
+def load_sources(
+    drafters: Mapping[str, Path], baselines: Mapping[str, UntrainedDrafterConfig], heads: FrozenHeads
+) -> dict[str, DraftSource]:
+    """Trained drafters from their folders, and training-free ones from their settings."""
+    trained = {label: load_drafter(path, heads) for label, path in drafters.items()}
+    return {**trained, **{label: build_drafter(config, heads) for label, config in baselines.items()}}
 
 
 def measure_all(

@@ -1,9 +1,9 @@
-"""Three kinds of chart, drawn small enough to be read on a phone: bars, lines and stacked bars.
+"""Charts drawn small enough to be read on a phone: bars, stacked bars, lines, points and heat maps.
 
 Panels of one figure share a scale, which the caller gives, so that they can be compared by eye.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -115,6 +115,66 @@ def line_panel(
         aside = (rank - (len(lines) - 1) / 2) * 5.0 if marks else 0.0
         _draw_line(drawing, line, x_scale, y_scale, aside, marks)
     return drawing.render(title, "; ".join(_spoken(line) for line in lines))
+
+
+def point_panel(
+    title: str,
+    lines: Sequence[Line],
+    x_ticks: Sequence[float],
+    y_ticks: Sequence[float],
+    x_label: str,
+    y_label: str,
+) -> Markup:
+    """Draw points alone over a shared grid; each says its series and both values."""
+    drawing = Drawing(WIDTH, PLOT_HEIGHT)
+    x_scale = Scale(x_ticks[0], x_ticks[-1], 54, WIDTH - 26)
+    y_scale = Scale(y_ticks[0], y_ticks[-1], PLOT_HEIGHT - 40, 24)
+    for tick in y_ticks:
+        drawing.line(40, y_scale.at(tick), WIDTH - 12, y_scale.at(tick), "grid")
+        drawing.text(34, y_scale.at(tick) + 4, f"{tick:.3g}", "tick", "end")
+    for tick in x_ticks:
+        drawing.text(x_scale.at(tick), PLOT_HEIGHT - 23, f"{tick:g}", "tick", "middle")
+    drawing.text((40 + WIDTH - 12) / 2, PLOT_HEIGHT - 6, x_label, "tick", "middle")
+    drawing.text(40, 12, y_label, "tick")
+    for line in lines:
+        for point in line.points:
+            tip = f"{line.label}: {point.x:.2f}, {point.y:.2f}"
+            drawing.marker(x_scale.at(point.x), y_scale.at(point.y), line.series, tip)
+    return drawing.render(title, "; ".join(_spoken(line) for line in lines))
+
+
+def heat_panel(
+    title: str,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cells: Mapping[tuple[int, int], tuple[float, str]],
+    x_label: str,
+    y_label: str,
+) -> Markup:
+    """Draw a field per row and column: the stronger, the higher. The highest is bold.
+
+    Args:
+        cells: Row and column -> value and what the field says when pointed at.
+    """
+    left, top = 54.0, 20.0
+    width = (WIDTH - left - 6) / len(columns)
+    drawing = Drawing(WIDTH, top + ROW_HEIGHT * len(rows) + 36)
+    values = [value for value, _ in cells.values()]
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    drawing.text(4, 12, y_label, "tick")
+    for (row, column), (value, tip) in cells.items():
+        strength = 0.08 + 0.62 * (value - low) / (high - low) if high > low else 0.4
+        x, y = left + column * width, top + row * ROW_HEIGHT
+        style = "value" if value == high else "label"
+        drawing.cell(x + 1, y + 1, width - 2, ROW_HEIGHT - 2, strength, tip)
+        drawing.text(x + width / 2, y + 19, f"{value:.3g}", style, "middle")
+    for row, name in enumerate(rows):
+        drawing.text(left - 8, top + row * ROW_HEIGHT + 19, name, "tick", "end")
+    floor = top + ROW_HEIGHT * len(rows)
+    for column, name in enumerate(columns):
+        drawing.text(left + (column + 0.5) * width, floor + 14, name, "tick", "middle")
+    drawing.text(left + len(columns) * width / 2, floor + 30, x_label, "tick", "middle")
+    return drawing.render(title, "; ".join(tip for _, tip in cells.values()))
 
 
 def _draw_line(

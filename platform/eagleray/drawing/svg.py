@@ -42,6 +42,19 @@ class Drawing:
             tip,
         )
 
+    def cell(self, x: float, y: float, width: float, height: float, strength: float, tip: str) -> None:
+        """Draw a field of a heat map; `strength` is 0 for the page's colour and 1 for the full colour."""
+        self._add(
+            '<rect class="heat" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="2" '
+            'fill-opacity="{:.2f}"><title>{}</title></rect>',
+            x,
+            y,
+            width,
+            height,
+            strength,
+            tip,
+        )
+
     def text(self, x: float, y: float, text: str, style: str = "", anchor: str = "start") -> None:
         """Write text; `anchor` is start, middle or end."""
         self._add(
@@ -85,5 +98,5 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     magnitude = 10.0 ** math.floor(math.log10(raw))
     step = next(magnitude * factor for factor in (1, 2, 2.5, 5, 10) if magnitude * factor >= raw * (1 - 1e-9))
     first = math.floor(low / step + 1e-9)
-    last = math.ceil(high / step - 1e-9)
+    last = max(math.ceil(high / step - 1e-9), first + 1)
     return [number * step for number in range(first, last + 1)]

@@ -93,4 +93,21 @@ INCIDENTS = Metric(
 )
 
 WATCHDOG = (VERDICT, PHASE, SILENCE, STEP_AGE, POWER_RATIO, MEMORY_GROWTH, INCIDENTS)
-CATALOGUE = {metric.name: metric for metric in WATCHDOG}
+
+SWEEP_TRIALS = Metric(
+    name="eagleray_sweep_trials_total",
+    kind="counter",
+    unit="count",
+    description="Trials of a sweep that ended, by how they ended.",
+    tags=("study", "state"),
+)
+SWEEP_SPEEDUP = Metric(
+    name="eagleray_sweep_best_speedup_ratio",
+    kind="gauge",
+    unit="ratio",
+    description="Speedup over plain decoding of the best trial so far.",
+    tags=("study",),
+)
+
+SWEEP = (SWEEP_TRIALS, SWEEP_SPEEDUP)
+CATALOGUE = {metric.name: metric for metric in (*WATCHDOG, *SWEEP)}

@@ -23,6 +23,7 @@ from eagleray.evaluation.config import EvaluationConfig
 from eagleray.settings import Settings
 from eagleray.targets.config import FeatureStoreConfig, TargetConfig
 from eagleray.training.config import TrainingConfig
+from eagleray.tuning.config import ServingSweep, TrainingSweep
 
 TrainedDrafterConfig = Annotated[
     EagleConfig | Eagle3Config | DFlashConfig | DFlash2Config | MedusaConfig | MTPConfig,
@@ -86,4 +87,25 @@ class PipelineRecipe(Settings):
     def _labels_differ(self) -> "PipelineRecipe":
         if both := set(self.drafters) & set(self.baselines):
             raise ValueError(f"label {sorted(both)[0]!r} names a drafter and a baseline; choose another")
+        return self
+
+
+class SweepRecipe(Settings):
+    """A search for the best setting of what a pipeline recipe describes."""
+
+    kind: Literal["sweep"]
+    run: RunConfig
+    pipeline: Path
+    """The pipeline recipe whose target, engine, prompts and drafters are tuned; its run has made them."""
+    overrides: tuple[str, ...] = ()
+    """Changes of that recipe, as on a command line: `run.root=/shared/runs`."""
+    serving: ServingSweep | None = None
+    """Search depths and blocks of its trained drafters."""
+    training: TrainingSweep | None = None
+    """Search how its drafters are trained, on its dataset."""
+
+    @model_validator(mode="after")
+    def _something_is_searched(self) -> "SweepRecipe":
+        if self.serving is None and self.training is None:
+            raise ValueError("give a section serving, a section training, or both")
         return self

@@ -1,0 +1,196 @@
+"""A whole serving study with a pretended machine: search, last measurement, files."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from eagleray.errors import DataError
+from eagleray.evaluation.interleaved import GroupTimes
+from eagleray.evaluation.regime import Regime
+from eagleray.recipe.loading import load_recipe
+from eagleray.tuning.config import Point, ServingSweep
+from eagleray.tuning.outcome import Scale
+from eagleray.tuning.report import best_recipe, headline, note, render_page, write_serving_report
+from eagleray.tuning.result import Result, best_points, read_result
+from eagleray.tuning.serving import Measured, MeasureTask, ServingTrials
+from eagleray.tuning.study import Study
+
+MakeGroups = Callable[..., tuple[GroupTimes, ...]]
+Trials = Callable[..., ServingTrials]
+DRIFT = (1.0, 1.1, 0.9, 1.05)
+"""How much faster than on average each prompt is."""
+
+
+def speedup(point: Point) -> float:
+    """Chains peak at depth 2; blocks lose."""
+    known = {"plain": 1.0, "block": 0.8}
+    chains = {1: 1.3, 2: 1.9, 3: 1.6}
+    return chains[int(str(point.values["depth"]))] if point.drafter == "chain" else known[point.drafter]
+
+
+@pytest.fixture
+def trials(
+    open_study: Callable[..., Study],
+    sweep: Callable[..., ServingSweep],
+    regime: Callable[..., Regime],
+    scale: Scale,
+) -> Trials:
+    def make(**changes: object) -> ServingTrials:
+        chosen = sweep(**changes)
+        return ServingTrials(
+            workload="code",
+            study=open_study(objectives=chosen.objectives),
+            sweep=chosen,
+            regime=regime(),
+            scale=scale,
+        )
+
+    return make
+
+
+@pytest.fixture
+def measure(groups: MakeGroups) -> Callable[[MeasureTask], Measured]:
+    """A machine that is as fast as `speedup` says."""
+
+    def run(task: MeasureTask) -> Measured:
+        drift = [DRIFT[group] for group in task.groups or range(4)]
+        apart = [groups([speedup(point) * each for each in drift]) for point in task.points]
+        together = tuple(
+            group.model_copy(update={"settings": tuple(one[index].settings[0] for one in apart)})
+            for index, group in enumerate(apart[0])
+        )
+        return Measured(groups=together, wall_s=1.0)
+
+    return run
+
+
+def search(trials: ServingTrials, measure: Callable[[MeasureTask], Measured]) -> Result:
+    """Run the study to its end and the last measurement."""
+    while begun := trials.next_task():
+        trials.done(begun[0], measure(begun[1]))
+    tasks = trials.confirm_tasks(4)
+    return trials.result(trials.confirm(tasks, [measure(task) for task in tasks]))
+
+
+@pytest.fixture
+def result(trials: Trials, measure: Callable[[MeasureTask], Measured]) -> Result:
+    return search(trials(), measure)
+
+
+def test_the_fastest_point_is_chosen_by_the_last_measurement(
+    result: Result, point: Callable[..., Point]
+) -> None:
+    found = result.confirmation
+    assert found
+    assert found.chosen == point("chain", depth=2)
+    assert [o.point.name for o in found.outcomes] == ["chain depth=2", "chain depth=3", "chain depth=1"]
+    assert found.over_default == "better"
+    assert found.ratio == pytest.approx(1.9 / 1.3)
+    assert len(found.outcomes[0].groups) == 2 * 4, "two rounds over four groups"
+    assert [note(result, o.point) for o in found.outcomes] == ["chosen", "runner-up", "default"]
+    assert headline(result) == (
+        "code: chain depth=2, 19.1 tokens/s, 1.91 times plain decoding (1.81 to 2.02); 1.46 times "
+        "the default chain depth=1 (1.46 to 1.46)."
+    )
+
+
+def test_a_tie_with_the_default_is_said(
+    trials: Trials, groups: MakeGroups, point: Callable[..., Point]
+) -> None:
+    study = trials()
+    points = (point("chain", depth=2), point("chain", depth=1))
+    task = MeasureTask(workload="code", points=points, groups=(0, 1, 2, 3))
+    near = groups([1.5, 1.4, 1.6, 1.5]), groups([1.4, 1.5, 1.5, 1.55])
+    measured = tuple(
+        one.model_copy(update={"settings": (one.settings[0], other.settings[0])})
+        for one, other in zip(*near, strict=True)
+    )
+    found = study.confirm([task], [Measured(groups=measured, wall_s=1.0)])
+    assert found.over_default == "tie"
+    assert found.low <= 1.0 <= found.high
+
+
+def test_the_last_measurement_is_shared_out_so_that_every_worker_is_busy(
+    trials: Trials, measure: Callable[[MeasureTask], Measured]
+) -> None:
+    study = trials(confirm_rounds=1)
+    begun = study.next_task()
+    assert begun
+    study.done(begun[0], measure(begun[1]))
+    assert [task.groups for task in study.confirm_tasks(5)] == [(0, 2, 4), (1, 3)]
+
+
+def test_answers_that_differ_are_kept_shown_and_never_chosen(trials: Trials, groups: MakeGroups) -> None:
+    study = trials()
+    begun = study.next_task()
+    assert begun
+    wrong = groups([9.0] * 4, divergence="prompt p0, token 3")
+    study.done(begun[0], Measured(groups=wrong, wall_s=1.0))
+    (trial,) = study.result(None).trials
+    assert trial.state == "infeasible"
+    assert trial.reason == "answers differ from plain decoding: prompt p0, token 3"
+    assert study.confirm_tasks(4) == []
+    page = render_page({"code": study.result(None)}, {"drafters": {}})
+    assert "answers differ from plain decoding: prompt p0, token 3" in page
+    assert "nothing feasible was measured" in page
+
+
+def test_losses_are_kept_and_shown(result: Result) -> None:
+    losses = [trial.point.name for trial in result.trials if trial.outcome and trial.outcome.loss]
+    assert losses == [trial.point.name for trial in result.trials if trial.point.drafter == "block"]
+    assert render_page({"code": result}, {"drafters": {}}).count('class="loss"') == len(losses) == 4
+
+
+def test_the_page_is_self_contained_and_shows_every_figure(result: Result) -> None:
+    page = render_page({"code": result}, {"drafters": {}})
+    assert "<script" not in page
+    assert "http" not in page.replace("http-equiv", "")
+    for text in ("best so far", "block on code", "chain.depth", result.regime_fingerprint, "chosen"):
+        assert text in page
+    assert "block 4, depth 3: 8.06" in page
+
+
+def test_several_objectives_draw_their_front(
+    trials: Trials, measure: Callable[[MeasureTask], Measured]
+) -> None:
+    found = search(trials(objectives=["tokens_per_s", "tau"]), measure)
+    assert found.confirmation
+    assert found.confirmation.chosen in found.front
+    assert "Pareto front" in render_page({"code": found}, {"drafters": {}})
+
+
+def test_a_result_survives_its_file_and_starts_another_sweep(tmp_path: Path, result: Result) -> None:
+    write_serving_report(tmp_path / "run", tmp_path / "memory", {"code": result}, {"drafters": {}})
+    again = read_result(tmp_path / "run" / "best_code.json")
+    assert again == result
+    assert read_result(tmp_path / "memory" / f"{result.regime_fingerprint}.json") == result
+    assert [point.name for point in best_points(again, 3)] == [
+        "chain depth=2",
+        "chain depth=3",
+        "chain depth=1",
+    ]
+    (tmp_path / "other.json").write_text(json.dumps({"a": 1}))
+    with pytest.raises(DataError, match=r"jobs\.sweep"):
+        read_result(tmp_path / "other.json")
+
+
+def test_the_best_recipe_is_one_that_the_train_job_takes(
+    tmp_path: Path, result: Result, point: Callable[..., Point]
+) -> None:
+    pipeline = load_recipe(Path("configs/demo.yaml"))
+    assert result.confirmation
+    chosen = result.confirmation.model_copy(update={"chosen": point("eagle3", depth=2)})
+    outcomes = tuple(o.model_copy(update={"point": chosen.chosen}) for o in chosen.outcomes)
+    named = result.model_copy(update={"confirmation": chosen.model_copy(update={"outcomes": outcomes})})
+    text = best_recipe(named, pipeline.model_dump(mode="json"))
+    assert text
+    assert text.startswith("# code: eagle3 depth=2")
+    (tmp_path / "best.yaml").write_text(text)
+    best = load_recipe(tmp_path / "best.yaml")
+    assert best.evaluation.depths == {"eagle3": (2,)}
+    assert best.drafters == {"eagle3": pipeline.drafters["eagle3"]}
+    assert yaml.safe_load(text)["kind"] == "pipeline"
+    assert best_recipe(result, pipeline.model_dump(mode="json")) is None, "chain is no drafter of it"
