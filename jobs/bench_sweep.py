@@ -144,7 +144,8 @@ def _sweep(common: Sequence[str], name: str, changes: Sequence[str], out: Consol
     with sweep_listener(out) as listener:
         results = run_serving_sweep(run, listener)
     out.print(f"sweep {name}: {time.monotonic() - start_s:.0f} s")
-    write_serving_report(run.folder, run.memory, results, pipeline.model_dump(mode="json"))
+    plain = pipeline.model_dump(mode="json")
+    write_serving_report(run.folder, run.memory, results, plain, run.work.drafters)
     return results
 
 

@@ -52,7 +52,9 @@ def _sweep(path: Path, overrides: Sequence[str], out: Console) -> None:
         if serving:
             with sweep_listener(out) as listener:
                 by_workload = run_serving_sweep(serving, listener)
-            page = write_serving_report(serving.folder, serving.memory, by_workload, plain)
+            page = write_serving_report(
+                serving.folder, serving.memory, by_workload, plain, serving.work.drafters
+            )
             out.print(f"page {page}")
             results |= by_workload
     out.print(confirmed(results))

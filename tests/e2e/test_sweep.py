@@ -5,13 +5,14 @@ from itertools import islice
 from pathlib import Path
 
 import optuna
+import pytest
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from eagleray.corpus.families.catalog import family_prompts
 from eagleray.corpus.prompt_table import write_table
 from eagleray.tuning.result import read_result
-from tests.e2e.conftest import Job
+from tests.e2e.conftest import TINY, Job
 
 SMALL = (
     "serving.space={drafters: {prompt_lookup: {depth: {kind: integer, low: 1, high: 4}}}}",
@@ -83,3 +84,54 @@ def test_a_sweep_without_drafters_says_which_command_makes_them(
     job = start_job("jobs.sweep", f"overrides=[run.root={tmp_path / 'runs'}]")
     assert job.wait() == 3
     assert "Run `make demo` first" in job.output()
+
+
+TRAINING = (
+    "training.space={plain: false, drafters: {eagle3: {training.learning_rate: {kind: choice, values: "
+    "[1.0e-3, 4.0e-3, 12.0e-3, 30.0e-3]}}, dflash: {training.learning_rate: {kind: choice, values: "
+    "[1.0e-3, 4.0e-3, 12.0e-3, 30.0e-3]}}}}",
+    "training.first=[]",
+    "training.cpu_s=9",
+    "training.depths=[1, 3]",
+    "training.measure={prompts: 2, new_tokens: 8}",
+)
+
+
+@pytest.mark.slow
+def test_a_training_sweep_killed_twice_loses_no_trial_and_trains_no_rung_twice(
+    start_job: Callable[..., Job], tmp_path: Path
+) -> None:
+    root = tmp_path / "runs"
+    run = root / "sweep_training"
+    job = start_job("jobs.distil", "--recipe", "configs/demo.yaml", *TINY)
+    assert job.wait() == 0, job.output()[-4000:]
+    command = (
+        "jobs.sweep",
+        "--recipe",
+        "configs/sweep_training.yaml",
+        f"overrides=[run.root={root}]",
+        *TRAINING,
+    )
+
+    def records() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in run.rglob("rung_*.json")}
+
+    kept: dict[str, bytes] = {}
+    for enough in (3, 7):
+        job = start_job(*command)
+        job.wait_for(lambda enough=enough: len(records()) >= enough)
+        job.kill()
+        assert records().items() >= kept.items()
+        kept = records()
+    job = start_job(*command)
+    assert job.wait() == 0, job.output()[-4000:]
+
+    trials = stored_trials(run)
+    assert [trial.number for trial in trials] == list(range(8))
+    assert len({tuple(trial.params.items()) for trial in trials}) == 8
+    assert {trial.state for trial in trials} <= {TrialState.COMPLETE, TrialState.PRUNED}
+    assert records().items() >= kept.items(), "a finished rung was trained again"
+    result = read_result(run / "best_training.json")
+    assert result.confirmation
+    whole_s = 8 * 9.0
+    assert sum(trial.facts["cpu_s"] for trial in result.trials) < 0.8 * whole_s

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from eagleray.evaluation import html
 from eagleray.files import write_json_atomically, write_text_atomically
 from eagleray.tuning import plots
-from eagleray.tuning.config import Point
+from eagleray.tuning.config import PLAIN, Point
 from eagleray.tuning.outcome import DEFINITIONS
 from eagleray.tuning.result import Result, to_plain
 from eagleray.tuning.training import DATA_SHARE, with_values
@@ -23,20 +23,29 @@ MANY_EPOCHS = 1000
 
 
 def write_serving_report(
-    folder: Path, memory: Path, results: Mapping[str, Result], pipeline: Mapping[str, Any]
+    folder: Path,
+    memory: Path,
+    results: Mapping[str, Result],
+    pipeline: Mapping[str, Any],
+    drafters: Mapping[str, Path],
 ) -> Path:
     """Write everything and return the path of the page.
 
     Args:
         memory: Folder of all results, by regime.
         pipeline: The pipeline recipe that was tuned, as plain data.
+        drafters: Folders of the trained drafters, by label.
     """
     for workload, result in results.items():
         write_json_atomically(folder / f"best_{workload}.json", to_plain(result))
         write_json_atomically(memory / f"{result.regime_fingerprint}.json", to_plain(result))
-        recipe = best_recipe(result, pipeline)
-        if recipe is not None:
-            write_text_atomically(folder / f"best_{workload}.yaml", recipe)
+        files = {
+            f"best_{workload}.yaml": best_recipe(result, pipeline),
+            f"serve_{workload}.yaml": serve_file(result, pipeline, drafters),
+        }
+        for name, text in files.items():
+            if text is not None:
+                write_text_atomically(folder / name, text)
     write_text_atomically(folder / PAGE, render_page(results, pipeline))
     return folder / PAGE
 
@@ -97,6 +106,29 @@ def best_recipe(result: Result, pipeline: Mapping[str, Any]) -> str | None:
     }
     regime = f"Measured in regime {result.regime_fingerprint}; another regime needs a sweep of its own."
     return f"# {headline(result)}\n# {regime}\n" + yaml.safe_dump(narrowed, sort_keys=False)
+
+
+def serve_file(result: Result, pipeline: Mapping[str, Any], drafters: Mapping[str, Path]) -> str | None:
+    """The chosen setting as a file that `serve run` takes; None where nothing feasible was measured.
+
+    Args:
+        drafters: Folders of the trained drafters, by label.
+    """
+    if result.confirmation is None:
+        return None
+    chosen = result.confirmation.chosen
+    arguments: dict[str, Any] = {"target": pipeline["target"], "engine": pipeline["engine"]}
+    if chosen.drafter in drafters:
+        arguments["draft"] = {"folder": str(drafters[chosen.drafter]), **chosen.values}
+    elif chosen.drafter != PLAIN:
+        arguments["draft"] = {"drafter": pipeline["baselines"][chosen.drafter], **chosen.values}
+    application = {
+        "name": result.workload,
+        "route_prefix": f"/{result.workload}",
+        "import_path": "serve.app:build",
+        "args": arguments,
+    }
+    return f"# {headline(result)}\n" + yaml.safe_dump({"applications": [application]}, sort_keys=False)
 
 
 def headline(result: Result) -> str:

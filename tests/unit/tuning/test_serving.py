@@ -13,13 +13,14 @@ from eagleray.evaluation.regime import Regime
 from eagleray.recipe.loading import load_recipe
 from eagleray.tuning.config import Point, ServingSweep
 from eagleray.tuning.outcome import Scale
-from eagleray.tuning.report import best_recipe, headline, note, render_page, write_serving_report
+from eagleray.tuning.report import best_recipe, headline, note, render_page, serve_file, write_serving_report
 from eagleray.tuning.result import Result, best_points, read_result
 from eagleray.tuning.serving import Measured, MeasureTask, ServingTrials
 from eagleray.tuning.study import Study
 
 MakeGroups = Callable[..., tuple[GroupTimes, ...]]
 Trials = Callable[..., ServingTrials]
+PIPELINE = {"drafters": {}, "target": {}, "engine": {}}
 DRIFT = (1.0, 1.1, 0.9, 1.05)
 """How much faster than on average each prompt is."""
 
@@ -163,7 +164,9 @@ def test_several_objectives_draw_their_front(
 
 
 def test_a_result_survives_its_file_and_starts_another_sweep(tmp_path: Path, result: Result) -> None:
-    write_serving_report(tmp_path / "run", tmp_path / "memory", {"code": result}, {"drafters": {}})
+    write_serving_report(
+        tmp_path / "run", tmp_path / "memory", {"code": result}, PIPELINE, {"chain": Path("c")}
+    )
     again = read_result(tmp_path / "run" / "best_code.json")
     assert again == result
     assert read_result(tmp_path / "memory" / f"{result.regime_fingerprint}.json") == result
@@ -193,4 +196,10 @@ def test_the_best_recipe_is_one_that_the_train_job_takes(
     assert best.evaluation.depths == {"eagle3": (2,)}
     assert best.drafters == {"eagle3": pipeline.drafters["eagle3"]}
     assert yaml.safe_load(text)["kind"] == "pipeline"
+    served = serve_file(
+        named, pipeline.model_dump(mode="json"), {"eagle3": Path("runs/demo/drafters/eagle3")}
+    )
+    assert served
+    (application,) = yaml.safe_load(served)["applications"]
+    assert application["args"]["draft"] == {"folder": "runs/demo/drafters/eagle3", "depth": 2}
     assert best_recipe(result, pipeline.model_dump(mode="json")) is None, "chain is no drafter of it"
