@@ -101,6 +101,9 @@ class DraftSetting:
     depth: int
     tree: TreeSetting | None = None
     """How the draft may branch; None drafts chains."""
+    adaptive: bool = False
+    """`depth` is the most: every cycle drafts as deep as promises the most tokens per second, which may be
+    not at all. See `speculation/depth.py`."""
 
 
 @dataclass(frozen=True, kw_only=True)

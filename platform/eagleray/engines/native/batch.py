@@ -9,6 +9,7 @@ chain), P = N + 1 verified positions, A positions of the longest accepted path, 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import NamedTuple
 
 import torch
@@ -19,8 +20,10 @@ from eagleray.drafters.base import Committed, DraftSession
 from eagleray.engines.base import DraftSetting
 from eagleray.engines.native.choosing import choose, score
 from eagleray.engines.native.drafts import ChainDraft, TreeDraft
+from eagleray.engines.native.observing import Observer
 from eagleray.engines.native.rows import Row
 from eagleray.engines.native.stopwatch import Stopwatch
+from eagleray.speculation.depth import DepthChoice, DepthChooser
 from eagleray.speculation.verification import ChainVerdict
 from eagleray.targets.decoder import TargetDecoder
 
@@ -64,6 +67,7 @@ class RunningBatch:
 
     Args:
         max_length: Longest prompt plus answer that may be admitted.
+        chooser: Decides how deep each cycle drafts; None always drafts to the setting's depth.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class RunningBatch:
         max_rows: int,
         max_length: int,
         stopwatch: Stopwatch,
+        chooser: DepthChooser | None = None,
     ):
         self.rows: list[Row] = []
         self._max_rows = max_rows
@@ -84,8 +89,15 @@ class RunningBatch:
         room = max_length + (self._tree.nodes if self._tree else self._depth)
         self._cache = decoder.new_cache(max_rows, room)
         self._session: DraftSession | None = draft.source.open_session(max_rows, room) if draft else None
+        self._observer = Observer(self._session) if self._session else None
+        self._chooser = chooser
         self._taps = Taps.join(draft.source.tapped_layers if draft else (), capture_layers)
         self._stopwatch = stopwatch
+
+    @property
+    def depth_choice(self) -> DepthChoice | None:
+        """How deep cycles of the present rows draft, and why; None where that is not chosen, or not yet."""
+        return self._chooser.choice(len(self.rows)) if self._chooser and self.rows else None
 
     @property
     def free_slots(self) -> int:
@@ -94,6 +106,7 @@ class RunningBatch:
 
     def admit(self, rows: Sequence[Row]) -> None:
         """Prefill new rows together and commit the token that follows each prompt."""
+        self._settle()
         with self._stopwatch.phase("prefill"):
             first_row = len(self.rows)
             prompts = [torch.tensor(row.request.prompt_ids, device=self._decoder.device) for row in rows]
@@ -123,8 +136,23 @@ class RunningBatch:
 
     def cycle(self) -> int:
         """Draft and verify once for every row. Returns the tokens delivered."""
+        if self._chooser is None:
+            return self._cycle(self._depth)
+        depth = self._chooser.next_depth(len(self.rows))
+        if depth > 0:
+            self._settle()
+        # A row at its last token cannot draft, which says nothing of the drafter.
+        able = [row for row in self.rows if depth == 0 or row.room > 1]
+        started_s = perf_counter()
+        delivered = self._cycle(depth)
+        seconds = perf_counter() - started_s
+        if able:
+            self._chooser.record(len(self.rows), depth, seconds, [row.newest_cycle for row in able])
+        return delivered
+
+    def _cycle(self, depth: int) -> int:
         with self._stopwatch.phase("draft"):
-            draft = self._draft()
+            draft = self._draft(depth)
         with self._stopwatch.phase("verify"):
             accepted, committed_BA, features_BALD, final_BAD, logits_BAV = self._verify(draft)
         delivered, committed = [], committed_BA.tolist()
@@ -135,12 +163,15 @@ class RunningBatch:
         self._score(self.rows, logits_BAV, delivered)
         self._keep(self.rows, features_BALD, final_BAD, delivered)
         with self._stopwatch.phase("draft"):
-            self._observe(0, delivered, features_BALD, final_BAD, committed_BA)
+            later = self._chooser is not None and depth == 0
+            self._observe(0, delivered, features_BALD, final_BAD, committed_BA, later=later)
         return sum(delivered)
 
     def release(self) -> list[Row]:
         """Remove finished rows, free their slots and return them."""
         slots = [slot for slot, row in enumerate(self.rows) if row.finish_reason is not None]
+        if slots:
+            self._settle()
         # From the back, so that the last row, which fills the gap, is one that stays.
         return [self._vacate(slot) for slot in reversed(slots)]
 
@@ -148,6 +179,7 @@ class RunningBatch:
         """Remove the row of a request, if it runs."""
         for slot, row in enumerate(self.rows):
             if row.request.request_id == request_id:
+                self._settle()
                 self._vacate(slot)
                 return
 
@@ -166,17 +198,23 @@ class RunningBatch:
             self._session.reset(last)
         return row
 
-    def _draft(self) -> ChainDraft | TreeDraft:
+    def _settle(self) -> None:
+        """Tell the drafter what it was not told yet."""
+        if self._observer is not None:
+            with self._stopwatch.phase("draft"):
+                self._observer.settle()
+
+    def _draft(self, depth: int) -> ChainDraft | TreeDraft:
         rows = len(self.rows)
         # The bonus token takes the last place, so a draft never fills the room that is left.
-        limits = [min(self._depth, row.room - 1) for row in self.rows]
+        limits = [min(depth, row.room - 1) for row in self.rows]
         if self._session is None or max(limits) == 0:
             return ChainDraft.nothing(rows, self._decoder.device)
         # Always at full depth: what a block drafter proposes for a slot depends on the slots after it, and
         # a row's drafts must not depend on how much room its neighbours have.
         if self._tree is None:
-            return ChainDraft.within(self._session.draft(rows, self._depth), limits)
-        return TreeDraft.within(self._session.draft_tree(rows, self._depth, self._tree), limits)
+            return ChainDraft.within(self._session.draft(rows, depth), limits)
+        return TreeDraft.within(self._session.draft_tree(rows, depth, self._tree), limits)
 
     def _verify(self, draft: ChainDraft | TreeDraft) -> Verified:
         anchors_B1 = torch.tensor([[row.anchor] for row in self.rows], device=self._decoder.device)
@@ -223,9 +261,11 @@ class RunningBatch:
         features_BQLD: Tensor,
         final_BQD: Tensor,
         next_ids_BQ: Tensor,
+        *,
+        later: bool = False,
     ) -> None:
         """Tell the drafter what was committed in the rows from `first_row` on that still run."""
-        if self._session is None:
+        if self._observer is None:
             return
         running = [place for place, row in enumerate(self.rows[first_row:]) if row.finish_reason is None]
         if not running:
@@ -235,12 +275,14 @@ class RunningBatch:
                 rows[running] for rows in (features_BQLD, final_BQD, next_ids_BQ)
             )
         device = self._decoder.device
-        self._session.observe(
-            Committed(
-                rows_B=torch.tensor([first_row + place for place in running], device=device),
-                features_BQLD=features_BQLD[:, :, self._taps.drafter],
-                final_BQD=final_BQD,
-                next_ids_BQ=next_ids_BQ,
-                counts_B=torch.tensor([counts[place] for place in running], device=device),
-            )
+        committed = Committed(
+            rows_B=torch.tensor([first_row + place for place in running], device=device),
+            features_BQLD=features_BQLD[:, :, self._taps.drafter],
+            final_BQD=final_BQD,
+            next_ids_BQ=next_ids_BQ,
+            counts_B=torch.tensor([counts[place] for place in running], device=device),
         )
+        if later:
+            self._observer.hold(committed)
+        else:
+            self._observer.tell(committed)

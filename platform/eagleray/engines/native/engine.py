@@ -5,16 +5,24 @@ answers without, greedy and sampled ones alike, since the seed of a request fixe
 of every place of its answer.
 """
 
+from weakref import WeakKeyDictionary
+
 import torch
 
 from eagleray.corpus.answer_text import Decode
+from eagleray.drafters.base import DraftSource
 from eagleray.engines.base import DraftSetting, Engine
 from eagleray.engines.native.batch import RunningBatch
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.native.limits import Limits
 from eagleray.engines.native.stopwatch import Stopwatch
 from eagleray.engines.native.stream import NativeStream
+from eagleray.speculation.config import TreeSetting
+from eagleray.speculation.depth import DepthChooser
 from eagleray.targets.decoder import TargetDecoder
+
+DraftKey = tuple[int, TreeSetting | None]
+"""Depth and tree: what else a cycle with a drafter costs."""
 
 
 class NativeEngine(Engine):
@@ -39,6 +47,7 @@ class NativeEngine(Engine):
         self._stop_ids = frozenset(
             decoder.geometry.stop_token_ids if stop_token_ids is None else stop_token_ids
         )
+        self._choosers: WeakKeyDictionary[DraftSource, dict[DraftKey, DepthChooser]] = WeakKeyDictionary()
         if config.threads is not None:
             torch.set_num_threads(config.threads)
 
@@ -65,7 +74,15 @@ class NativeEngine(Engine):
             self.config.max_batch_size,
             self.limits.context_window_tokens,
             stopwatch,
+            self._chooser(draft),
         )
         return NativeStream(
             batch, self.limits, self._stop_ids, self.config.max_prefill_tokens, stopwatch, self._show
         )
+
+    def _chooser(self, draft: DraftSetting | None) -> DepthChooser | None:
+        """One for all streams with the same draft setting: what it has measured holds for the next one."""
+        if draft is None or not draft.adaptive:
+            return None
+        choosers = self._choosers.setdefault(draft.source, {})
+        return choosers.setdefault((draft.depth, draft.tree), DepthChooser(draft.depth))

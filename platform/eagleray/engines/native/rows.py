@@ -64,6 +64,11 @@ class Row:
         """How the target's tokens are chosen."""
         return self.request.sampling
 
+    @property
+    def newest_cycle(self) -> Cycle:
+        """Counts of the last verification."""
+        return self._cycles[-1]
+
     def uniforms(self, count: int) -> list[float]:
         """The random numbers of the next `count` places of the answer."""
         return self._uniforms.span(len(self.answer_ids), count)

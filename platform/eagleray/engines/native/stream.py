@@ -14,6 +14,7 @@ from eagleray.engines.native.limits import Limits
 from eagleray.engines.native.rows import Row
 from eagleray.engines.native.stopwatch import Stopwatch
 from eagleray.errors import EngineError
+from eagleray.speculation.depth import DepthChoice
 
 
 class NativeStream:
@@ -54,6 +55,11 @@ class NativeStream:
     def times(self) -> EngineTimes:
         """The account so far."""
         return self._stopwatch.times()
+
+    @property
+    def depth_choice(self) -> DepthChoice | None:
+        """With an adaptive draft setting: the depth for the rows that run now, and why it was chosen."""
+        return self._batch.depth_choice
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request behind those that wait.
