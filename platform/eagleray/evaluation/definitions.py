@@ -18,7 +18,8 @@ DEFINITIONS = {
         "order that rotates from prompt to prompt."
     ),
     "interval": (
-        "Bootstrap over prompts: whole prompts are drawn again with replacement and every sum is made anew."
+        "Bootstrap over prompts: whole prompts are drawn again with replacement and every sum is made anew. "
+        "Percentiles are expanded for few prompts as Student's t is beyond the normal."
     ),
     "best_depth": (
         "The depth with the highest acceptance length. It and speedup_depth, the fastest, are chosen on "

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eagleray.evaluation.bootstrap import bootstrap, ratio_of_sums, speedup_of_sums
+from eagleray.evaluation.bootstrap import bootstrap, ratio_of_sums, speedup_of_sums, tail_share
 from eagleray.evaluation.config import BootstrapConfig
 
 CONFIG = BootstrapConfig(resamples=500)
@@ -45,3 +45,22 @@ def test_an_interval_lies_within_the_ratios_of_single_prompts(rows: list[tuple[f
     ratios = [delivered / cycles for delivered, cycles in rows]
     interval = bootstrap(rows, ratio_of_sums, BootstrapConfig(resamples=50))
     assert min(ratios) - 1e-9 <= interval.low <= interval.high <= max(ratios) + 1e-9
+
+
+@pytest.mark.parametrize(("count", "quantile"), [(5, 2.776), (8, 2.365), (24, 2.069)])
+def test_few_prompts_reach_as_far_as_students_t(count: int, quantile: float) -> None:
+    from statistics import NormalDist
+
+    reach = -NormalDist().inv_cdf(tail_share(0.95, count))
+    assert reach == pytest.approx(quantile * (count / (count - 1)) ** 0.5, rel=5e-3)
+
+
+@pytest.mark.parametrize("count", [5, 12])
+def test_of_many_null_comparisons_about_one_in_twenty_is_called_a_difference(count: int) -> None:
+    draw = np.random.default_rng(0)
+    missed = 0
+    for _ in range(300):
+        rows = draw.normal(1.0, 0.1, size=(count, 2))
+        interval = bootstrap(rows.tolist(), ratio_of_sums, CONFIG)
+        missed += not interval.low <= 1.0 <= interval.high
+    assert missed <= 25  # 15 are expected; plain percentiles of 5 prompts miss 42
