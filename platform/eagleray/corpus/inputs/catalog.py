@@ -1,6 +1,7 @@
 """Every container and row form that prompt files may have."""
 
 from eagleray.corpus.inputs.base import Container, Row, RowError, RowForm
+from eagleray.corpus.inputs.benchmark_rows import BenchmarkRows
 from eagleray.corpus.inputs.chat_rows import ChatRows
 from eagleray.corpus.inputs.json_array import JsonArray
 from eagleray.corpus.inputs.json_lines import JsonLines
@@ -12,7 +13,7 @@ from eagleray.errors import DataError
 
 CONTAINERS: tuple[Container, ...] = (JsonLines(), JsonArray(), Parquet())
 
-FORMS: tuple[RowForm, ...] = (ServingLogs(), ChatRows(), PlainRows())
+FORMS: tuple[RowForm, ...] = (ServingLogs(), ChatRows(), PlainRows(), BenchmarkRows())
 """In the order in which they may claim a row."""
 
 
