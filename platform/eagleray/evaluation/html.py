@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from eagleray.evaluation import plots
 
@@ -13,6 +14,23 @@ MISSING = "not measured"
 
 def render_html(report: dict[str, Any]) -> str:
     """Return the page."""
+    return render(
+        TEMPLATE,
+        report=report,
+        legend=legend(report),
+        time_parts=plots.TIME_PARTS,
+        acceptance_lengths=plots.acceptance_length_panels(report),
+        acceptance_rates=plots.acceptance_rate_panels(report),
+        speedups=plots.speedup_panels(report),
+        times=plots.time_panels(report),
+        losses=plots.loss_panels(report),
+        lengths=plots.length_panels(report),
+        regime=[row for row in flatten(report["regime"]) if row[0] != "fingerprint"],
+    )
+
+
+def render(template: str, **context: Any) -> str:
+    """Fill a template of this folder; all of them share the style sheet and the formats below."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -23,19 +41,12 @@ def render_html(report: dict[str, Any]) -> str:
     environment.filters.update(
         decimals=decimals, figure=figure, percent=percent, gibibytes=gibibytes, duration=duration, words=words
     )
-    return environment.get_template(TEMPLATE).render(
-        report=report,
-        legend=[(label, plots.legend_mark(series)) for series, label in enumerate(report["drafters"])],
-        colours=plots.COLOURS,
-        time_parts=plots.TIME_PARTS,
-        acceptance_lengths=plots.acceptance_length_panels(report),
-        acceptance_rates=plots.acceptance_rate_panels(report),
-        speedups=plots.speedup_panels(report),
-        times=plots.time_panels(report),
-        losses=plots.loss_panels(report),
-        lengths=plots.length_panels(report),
-        regime=[row for row in flatten(report["regime"]) if row[0] != "fingerprint"],
-    )
+    return environment.get_template(template).render(colours=plots.COLOURS, **context)
+
+
+def legend(report: dict[str, Any]) -> list[tuple[str, Markup]]:
+    """Each drafter and the mark of its series."""
+    return [(label, plots.legend_mark(series)) for series, label in enumerate(report["drafters"])]
 
 
 def decimals(value: float | None, digits: int = 2) -> str:

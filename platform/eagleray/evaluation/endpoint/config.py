@@ -1,0 +1,81 @@
+"""How an endpoint is measured: which servers, at which concurrencies, for how long."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+
+from eagleray.evaluation.config import BootstrapConfig
+from eagleray.settings import Settings
+from eagleray.targets.config import TargetConfig
+
+
+class ArmConfig(Settings):
+    """One server of a comparison."""
+
+    url: str
+    """`http://host:port/prefix`, with or without `/v1`."""
+
+    model: str | None = None
+    """Name under which the target is served. None: the only one."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_base_address(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("expected an address like http://127.0.0.1:8000/plain")
+        return value.rstrip("/").removesuffix("/v1")
+
+
+class EndpointConfig(Settings):
+    """Plain decoding against drafters, on servers that run."""
+
+    plain: ArmConfig
+    """Without a drafter."""
+
+    drafted: dict[str, ArmConfig] = Field(min_length=1)
+    """With one, by label. Everything else of the server must be the same."""
+
+    concurrencies: tuple[PositiveInt, ...] = Field(default=(1, 2, 4), min_length=1)
+    """Requests kept at a server at once (closed loop)."""
+
+    arrivals_per_s: tuple[PositiveFloat, ...] = ()
+    """Mean rates of requests that arrive by chance (open loop, Poisson); none are measured if empty."""
+
+    prompts_per_family: PositiveInt = 12
+    """Prompts of each family; fewer where there are fewer."""
+
+    max_new_tokens: PositiveInt = 64
+    """Longest answer."""
+
+    warm_up_prompts: PositiveInt = 2
+    """Answered by every server before each concurrency, and not counted."""
+
+    block_prompts: PositiveInt = 8
+    """Prompts that one server answers before another takes its turn."""
+
+    request_timeout_s: PositiveFloat = 600.0
+    """Longest wait for an answer."""
+
+    max_drift_ratio: PositiveFloat = 0.1
+    """Plain speed may differ by this share between the first and the second half of a measurement; beyond it
+    the machine was not quiet and no verdict is given."""
+
+    seed: int = 0
+    """Drives the order of prompts and the arrivals."""
+
+    bootstrap: BootstrapConfig = BootstrapConfig()
+
+
+class EndpointEvaluation(Settings):
+    """A file of `python -m jobs.evaluate_endpoint`."""
+
+    target: TargetConfig = TargetConfig()
+    """Whose tokenizer and chat template make the prompts; every server gets the same ids."""
+    template_arguments: dict[str, bool | int | float | str] = {}
+    prompts: str
+    """File of prompts: runs/demo/prompts/held_out.jsonl, or one in the layout of Spec-Bench, SPEED-Bench."""
+    out: Path
+    """Folder of the report."""
+    endpoint: EndpointConfig

@@ -1,0 +1,124 @@
+"""Load on servers: the same prompts to every server, in blocks that take turns, at a concurrency or a rate.
+
+Plain and drafted blocks alternate on one machine and one build, so that what slows the machine down slows
+both; the order of the servers rotates from block to block.
+"""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from eagleray.corpus.chat import RenderedPrompt
+from eagleray.evaluation.endpoint.client import EndpointClient, Served
+from eagleray.evaluation.endpoint.config import EndpointConfig
+from eagleray.settings import Settings
+
+PLAIN = "plain"
+
+
+class Block(Settings):
+    """What one server answered in one turn."""
+
+    arm: str
+    """`plain`, or a drafter's label."""
+    load: str
+    """`closed-<concurrency>` or `open-<arrivals per second>`."""
+    number: int
+    """Blocks of one number hold the same prompts."""
+    wall_s: float
+    load_average: float
+    """Processes that wanted a core when the block began, everything on the machine counted."""
+    answers: tuple[Served, ...]
+
+    @property
+    def tokens_per_s(self) -> float:
+        """All tokens over the wall time."""
+        return sum(answer.tokens for answer in self.answers) / self.wall_s
+
+
+@dataclass(frozen=True)
+class Load:
+    """How requests come."""
+
+    concurrency: int | None = None
+    arrivals_per_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Names the load in records."""
+        return f"closed-{self.concurrency}" if self.concurrency else f"open-{self.arrivals_per_s:g}"
+
+
+Progress = Callable[[str], None]
+
+
+async def measure_load(
+    load: Load,
+    clients: Mapping[str, EndpointClient],
+    prompts: Sequence[RenderedPrompt],
+    config: EndpointConfig,
+    on_block: Progress,
+) -> list[Block]:
+    """Answer all prompts on every server under one load, in turns.
+
+    Args:
+        clients: By arm, `plain` among them.
+
+    Raises:
+        EngineError: A server refused or broke off.
+    """
+    order = random.Random(config.seed).sample(list(prompts), len(prompts))
+    for client in clients.values():
+        await _answer(load, client, order[: config.warm_up_prompts], config)
+    blocks = []
+    # A block ends with fewer requests at once than it was asked to hold: it must not be all end.
+    size = max(config.block_prompts, 2 * (load.concurrency or 1))
+    for number, start in enumerate(range(0, len(order), size)):
+        turn = order[start : start + size]
+        arms = list(clients)
+        shift = number % len(arms)
+        for arm in arms[shift:] + arms[:shift]:
+            load_average = os.getloadavg()[0]
+            began_s = time.perf_counter()
+            answers = await _answer(load, clients[arm], turn, config)
+            wall_s = time.perf_counter() - began_s
+            blocks.append(
+                Block(
+                    arm=arm,
+                    load=load.name,
+                    number=number,
+                    wall_s=wall_s,
+                    load_average=load_average,
+                    answers=tuple(answers),
+                )
+            )
+            on_block(f"{load.name} {arm}: {blocks[-1].tokens_per_s:.1f} tokens/s")
+    return blocks
+
+
+async def _answer(
+    load: Load, client: EndpointClient, prompts: Sequence[RenderedPrompt], config: EndpointConfig
+) -> list[Served]:
+    async def one(item: RenderedPrompt) -> Served:
+        prompt = item.prompt
+        return await client.answer(prompt.prompt_id, prompt.category, item.prompt_ids, config.max_new_tokens)
+
+    if load.concurrency:
+        slots = asyncio.Semaphore(load.concurrency)
+
+        async def in_turn(item: RenderedPrompt) -> Served:
+            async with slots:
+                return await one(item)
+
+        return await asyncio.gather(*map(in_turn, prompts))
+    assert load.arrivals_per_s is not None
+    # The same arrivals for every server: they differ in their answers alone.
+    waits = random.Random(config.seed)
+    tasks = []
+    for item in prompts:
+        tasks.append(asyncio.ensure_future(one(item)))
+        await asyncio.sleep(waits.expovariate(load.arrivals_per_s))
+    return await asyncio.gather(*tasks)

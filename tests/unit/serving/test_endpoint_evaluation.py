@@ -1,0 +1,96 @@
+"""An evaluation through HTTP finds what the engine behind it did, token by token."""
+
+import asyncio
+
+import aiohttp
+import pytest
+
+from eagleray.corpus.chat import RenderedPrompt
+from eagleray.corpus.prompt import user_prompt
+from eagleray.errors import EngineError
+from eagleray.evaluation.endpoint.client import EndpointClient
+from eagleray.evaluation.endpoint.config import ArmConfig, EndpointConfig
+from eagleray.evaluation.endpoint.load import Load, measure_load
+from eagleray.evaluation.endpoint.report import build_endpoint_report, shared_regime
+from eagleray.speculation.acceptance import Cycle
+
+PROMPTS = [
+    RenderedPrompt(
+        prompt=user_prompt(
+            f"{number}", category=("code", "prose")[number % 2], source="t", licence="CC0-1.0"
+        ),
+        prompt_ids=(1, 7, number),
+    )
+    for number in range(12)
+]
+ANSWER = list(range(100, 120))
+
+
+def config_of(plain: str, drafted: str) -> EndpointConfig:
+    return EndpointConfig(
+        plain=ArmConfig(url=plain),
+        drafted={"drafted": ArmConfig(url=f"{drafted}/v1")},
+        concurrencies=(1, 3),
+        arrivals_per_s=(500.0,),
+        max_new_tokens=12,
+        block_prompts=4,
+    )
+
+
+async def measure(config: EndpointConfig):
+    async with aiohttp.ClientSession() as session:
+        arms = {"plain": config.plain, **config.drafted}
+        clients = {arm: EndpointClient(server, session, 30.0) for arm, server in arms.items()}
+        regime = shared_regime({arm: await client.meet() for arm, client in clients.items()})
+        loads = [*map(Load, config.concurrencies), Load(arrivals_per_s=config.arrivals_per_s[0])]
+        blocks = {
+            load.name: await measure_load(load, clients, PROMPTS, config, lambda _: None) for load in loads
+        }
+        return build_endpoint_report(blocks, config, regime), blocks
+
+
+@pytest.fixture
+def measured(serve, listen):
+    plain, drafted = serve(ANSWER), serve(ANSWER, block=3)
+    return asyncio.run(measure(config_of(listen(plain), listen(drafted))))
+
+
+def test_acceptance_and_answers_are_those_of_the_engine(measured):
+    report, _ = measured
+    for entry in report["drafters"]["drafted"]["loads"].values():
+        # 12 tokens: the first from prefill, then cycles of 4, 4 and the 3 that the limit leaves.
+        assert entry["acceptance_length"] == pytest.approx(11 / 3)
+        assert entry["greedy_exact_ratio"] == 1.0
+        assert entry["prompts"] == 12
+        assert set(entry["families"]) == {"code", "prose"}
+    assert set(report["drafters"]["drafted"]["loads"]) == {"closed-1", "closed-3", "open-500"}
+
+
+def test_every_token_is_counted_and_timed_whatever_the_chunks(measured):
+    _, blocks = measured
+    answers = {
+        arm: [answer for block in blocks["closed-1"] if block.arm == arm for answer in block.answers]
+        for arm in ("plain", "drafted")
+    }
+    for answer in answers["plain"] + answers["drafted"]:
+        assert answer.tokens == len(answer.answer_ids) == 12
+        assert answer.decode_tokens == 12 - answer.first_chunk_tokens
+        assert answer.chunk_s == tuple(sorted(answer.chunk_s))
+    assert answers["drafted"][0].cycles[0] == Cycle(drafted=3, accepted=3, delivered=4)
+    assert len(answers["drafted"][0].chunk_s) < len(answers["plain"][0].chunk_s)
+
+
+def test_servers_take_turns_over_the_same_prompts(measured):
+    _, blocks = measured
+    order = [(block.number, block.arm) for block in blocks["closed-1"]]
+    assert order == [(0, "plain"), (0, "drafted"), (1, "drafted"), (1, "plain"), (2, "plain"), (2, "drafted")]
+    asked = {
+        arm: [a.prompt_id for b in blocks["closed-3"] if b.arm == arm for a in b.answers]
+        for arm in ("plain", "drafted")
+    }
+    assert sorted(asked["plain"]) == sorted(asked["drafted"]) == sorted(p.prompt.prompt_id for p in PROMPTS)
+
+
+def test_a_server_that_does_not_answer_is_named():
+    with pytest.raises(EngineError, match="make serve"):
+        asyncio.run(measure(config_of("http://127.0.0.1:9", "http://127.0.0.1:9")))
