@@ -1,6 +1,7 @@
 """Serve: the applications of a file on Ray Serve, in this process's Ray or the cluster of RAY_ADDRESS."""
 
 import signal
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -55,10 +56,16 @@ def _serve(file: ServeFile, only: list[str], listener: ProgressListener, out: Co
         for one, _ in bound:
             out.print(f"{one.name}: {base}{one.route_prefix}/v1", markup=False)
         out.print(_example(base, bound[-1][0]), markup=False)
-        try:
-            signal.pause()
-        finally:
-            stop_applications()
+        _wait_for_the_end()
+        stop_applications()
+
+
+def _wait_for_the_end() -> None:
+    """Return at Ctrl-C or when the process is told to end."""
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    ended.wait()
 
 
 def _chosen(file: ServeFile, only: list[str]) -> list[ServedApplication]:
