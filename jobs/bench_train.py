@@ -36,6 +36,8 @@ class TrainBench(Settings):
     """What is compared."""
 
     kind: Literal["bench_train"]
+    name: str = Field(default="train", pattern=r"^[a-z0-9_]+$")
+    """Of the bench file, `runs/bench/<name>.json`."""
     target: TargetConfig
     budgets_s: tuple[float, ...] = Field(min_length=1)
     """CPU seconds of training; each is a run of its own with a whole schedule."""
@@ -89,7 +91,7 @@ def main(
     ] = None,
     workers: Annotated[int, typer.Option(help="Runs at once; more than cores would falsify them.")] = 1,
 ) -> None:
-    """Train every drafter on every budget and write runs/bench/train.json."""
+    """Train every drafter on every budget and write runs/bench/train.json, or what the recipe names."""
     console.run(lambda listener, out: _bench(answers, recipe, drafter, budget, workers, listener, out))
 
 
@@ -119,7 +121,7 @@ def _bench(
     ]
     outcomes = _run_all(runs, workers, listener)
     figures = {name: figure for run, found in outcomes for name, figure in _figures(run, found).items()}
-    path = write_bench("train", figures, {"recipe": bench.model_dump(mode="json"), "threads": 1})
+    path = write_bench(bench.name, figures, {"recipe": bench.model_dump(mode="json"), "threads": 1})
     _show(outcomes, out)
     out.print(f"figures {path}", markup=False)
 

@@ -45,6 +45,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         read_answers(tmp_path / "none.jsonl")
 
 
-def test_the_bench_that_ships_is_valid() -> None:
-    path = Path("configs/bench/train.yaml")
+@pytest.mark.parametrize("name", ["train", "study"])
+def test_the_benches_that_ship_are_valid(name: str) -> None:
+    path = Path(f"configs/bench/{name}.yaml")
     assert validate(TrainBench, read_yaml(path), str(path)).drafters
