@@ -21,7 +21,7 @@ class TrainingConfig(Settings):
     max_steps: int | None = Field(default=None, gt=0)
     """Stop after this many optimiser steps; the schedule ends there too. None: after `epochs`."""
 
-    global_batch_size: int = Field(default=4, gt=0)
+    global_batch_size: int = Field(default=8, gt=0)
     """Sequences per optimiser step over all workers; how many workers there are changes nothing learned."""
 
     micro_batch_size: int = Field(default=4, gt=0)
@@ -35,10 +35,10 @@ class TrainingConfig(Settings):
     """Forget what layers computed and compute it again in the backward pass: less memory, about a third more
     time, the same gradients. The watchdog turns it on when a rank runs out of memory."""
 
-    learning_rate: float = Field(default=8e-3, gt=0)
+    learning_rate: float = Field(default=4e-3, gt=0)
     """Peak rate of the matrices inside the drafter's layers. AdamW wants about a fifth of Muon's."""
 
-    adam_learning_rate: float = Field(default=4e-3, gt=0)
+    adam_learning_rate: float = Field(default=2e-3, gt=0)
     """Peak rate of norms and of the output matrix when `optimizer` is `muon`."""
 
     optimizer: Literal["muon", "adamw"] = "muon"
