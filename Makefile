@@ -11,6 +11,8 @@ export RAY_AUTH_MODE ?= disabled
 export RAY_USAGE_STATS_ENABLED ?= 0
 export HF_HUB_OFFLINE ?= 1
 
+ORDINARY := "not gpu and not slow and not engine"
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo sweep test check soak clean engine-vllm test-engines
 
@@ -38,7 +40,8 @@ check: $(READY) ## Lint, types and import fences
 	PYTHONPATH=platform $(BIN)/lint-imports
 
 test: check ## check, then every test that needs no GPU
-	$(BIN)/python -m pytest -m "not gpu and not slow and not engine"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m $(ORDINARY) -n auto --maxprocesses 4 --dist worksteal --ignore tests/e2e
+	$(BIN)/python -m pytest -m $(ORDINARY) tests/e2e
 
 test-engines: $(READY) $(VLLM_READY) ## Train, export and serve drafters in vLLM, and hold every tau to the others
 	VLLM_ENV=$(VLLM_ENV) $(BIN)/python -m pytest -m engine
