@@ -1,5 +1,6 @@
 """What every bench leaves behind: one JSON file of figures, each with its interval, and where they hold."""
 
+import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from eagleray.evaluation.bootstrap import Floats, bootstrap, ratio_of_sums
 from eagleray.evaluation.config import BootstrapConfig
 from eagleray.evaluation.regime import Machine, describe_machine
 from eagleray.files import write_json_atomically
+from eagleray.monitoring.progress import ProgressMeter
 from eagleray.settings import Settings
 
 BENCH_FOLDER = Path("runs/bench")
@@ -39,6 +41,32 @@ class Bench(Settings):
     regime: dict[str, Any]
     """Everything else that the figures depend on."""
     figures: dict[str, Figure]
+
+
+class Parts:
+    """Measures each part of a bench once, whatever number of starts it takes."""
+
+    def __init__(self, folder: Path, meter: ProgressMeter):
+        self._folder = folder
+        self._meter = meter
+
+    def has(self, name: str) -> bool:
+        """Whether a part was measured already."""
+        return self._path(name).exists()
+
+    def kept(self, name: str) -> Any:
+        """What was measured, as it came back from JSON."""
+        return json.loads(self._path(name).read_text(encoding="utf-8"))
+
+    def measured(self, name: str, measure: Callable[[], Any]) -> Any:
+        """Measure a part, unless that was done; `measure` returns what JSON holds."""
+        if not self.has(name):
+            write_json_atomically(self._path(name), measure())
+        self._meter.advance(1, name)
+        return self.kept(name)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.json"
 
 
 def write_bench(

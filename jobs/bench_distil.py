@@ -24,11 +24,11 @@ from rich.console import Console
 
 from eagleray.corpus.prompt import Prompt
 from eagleray.errors import ClusterError
-from eagleray.files import write_json_atomically, write_text_atomically
+from eagleray.files import write_text_atomically
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
 from eagleray.settings import Settings
 from jobs import console
-from jobs.bench import BENCH_FOLDER, Figure, exact, ratio_figure, write_bench
+from jobs.bench import BENCH_FOLDER, Figure, Parts, exact, ratio_figure, write_bench
 
 WORK = BENCH_FOLDER / "distil"
 NEW_TOKENS = 96
@@ -70,7 +70,7 @@ def main(
 
 
 def _bench(sizes: Sizes, listener: ProgressListener, out: Console) -> None:
-    parts = _Parts(ProgressMeter("distil bench", 3 * sizes.rounds + 3, "parts", listener))
+    parts = Parts(WORK / "parts", ProgressMeter("distil bench", 3 * sizes.rounds + 3, "parts", listener))
     recipe = _speed_recipe(sizes.prompts)
     figures = _speed_figures(sizes.rounds, recipe, parts)
     table = WORK / "round0" / "prompts" / "train.jsonl"
@@ -91,7 +91,7 @@ def _bench(sizes: Sizes, listener: ProgressListener, out: Console) -> None:
     out.print(f"figures {path}", markup=False)
 
 
-def _speed_figures(rounds: int, recipe: dict[str, Any], parts: "_Parts") -> dict[str, Figure]:
+def _speed_figures(rounds: int, recipe: dict[str, Any], parts: Parts) -> dict[str, Figure]:
     rates: dict[str, list[tuple[float, float]]] = {"pipeline": [], "engine": [], "hf_generate": []}
     for number in range(rounds):
         name = f"round{number}"
@@ -110,22 +110,6 @@ def _speed_figures(rounds: int, recipe: dict[str, Any], parts: "_Parts") -> dict
             [(own / own_s, its / its_s) for (own, own_s), (its, its_s) in pairs], "ratio"
         )
     return figures
-
-
-class _Parts:
-    """Measures each part once, whatever number of starts it takes."""
-
-    def __init__(self, meter: ProgressMeter):
-        self._meter = meter
-
-    def measured(self, name: str, measure: Callable[[], tuple[float, float]]) -> tuple[float, float]:
-        """Two numbers of a part: an amount and seconds."""
-        path = WORK / "parts" / f"{name}.json"
-        if not path.exists():
-            write_json_atomically(path, measure())
-        amount, seconds = json.loads(path.read_text(encoding="utf-8"))
-        self._meter.advance(1, f"{name}: {amount:.4g} in {seconds:.1f} s")
-        return amount, seconds
 
 
 def _speed_recipe(prompts: int) -> dict[str, Any]:
