@@ -339,7 +339,7 @@ def _adaptive(setup: _Setup, parts: Parts) -> dict[str, Figure]:
 
 
 def _against_vllm(setup: _Setup, environment: Path, parts: Parts) -> dict[str, Figure]:
-    from eagleray.engines.vllm.command import ServedDrafter
+    from eagleray.engines.served import ServedDrafter
 
     sizes = setup.sizes
     plain = [f"vllm-b1-{turn}" for turn in range(sizes.prompts)]

@@ -78,7 +78,8 @@ def _compare(
     from eagleray.drafters.folder import load_drafter, read_profile
     from eagleray.engines.base import DraftSetting
     from eagleray.engines.catalog import build_engine
-    from eagleray.engines.vllm.command import ServedDrafter, why_not_served
+    from eagleray.engines.served import ServedDrafter, why_not_served
+    from eagleray.engines.vllm.command import METHODS
     from eagleray.engines.vllm.process import VllmServer
     from eagleray.evaluation.parity import compare
 
@@ -86,7 +87,7 @@ def _compare(
     folder = run.folder.drafter(label)
     source = load_drafter(folder, engine.decoder.heads)
     draft = DraftSetting(source=source, depth=min(depth, source.max_depth or depth))
-    if why_not_served(read_profile(folder)) is not None:
+    if why_not_served(read_profile(folder), "vllm", METHODS) is not None:
         return compare(engine, None, draft, _requests(run))
     drafter = ServedDrafter(folder=folder, depth=draft.depth)
     log = run.folder.path / "vllm" / f"{label}.log"

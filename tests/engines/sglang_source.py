@@ -14,13 +14,13 @@ from pathlib import Path
 VERSION = "0.5.23"
 
 
-def download(cache: Path) -> Path:
-    """The wheel of the pinned version, without its dependencies; fetched once."""
-    pattern = f"sglang-{VERSION}-*.whl"
+def download(cache: Path, version: str = VERSION) -> Path:
+    """The wheel of a version, by default the pinned one, without its dependencies; fetched once."""
+    pattern = f"sglang-{version}-*.whl"
     if not list(cache.glob(pattern)):
         cache.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
-        subprocess.run([*command, "--dest", str(cache), f"sglang=={VERSION}"], check=True)
+        subprocess.run([*command, "--dest", str(cache), f"sglang=={version}"], check=True)
     return next(cache.glob(pattern))
 
 

@@ -58,3 +58,20 @@ def ray_session(min_cpus: int) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def describe_cluster() -> str:
+    """Which Ray jobs would use: the cluster that `RAY_ADDRESS` names, with what it has, or a local one.
+
+    Raises:
+        ClusterError: The named cluster cannot be reached.
+    """
+    import ray
+
+    if not os.environ.get("RAY_ADDRESS"):
+        return f"Ray {ray.__version__}; RAY_ADDRESS is not set, so jobs start one of their own"
+    with ray_session(0):
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        resources = ray.cluster_resources()
+        cpus, gpus = (resources.get(name, 0) for name in ("CPU", "GPU"))
+        return f"Ray {ray.__version__} with {len(nodes)} nodes, {cpus:g} CPUs, {gpus:g} GPUs"

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from eagleray.engines.base import DraftSetting, GenerationRequest
 from eagleray.engines.native.engine import NativeEngine
 from eagleray.engines.replayed import replay_generations
-from eagleray.engines.vllm.process import Completion, VllmServer
+from eagleray.engines.served import Completion
+from eagleray.engines.vllm.process import VllmServer
 from eagleray.evaluation.bootstrap import Floats, ratio_of_sums
 from eagleray.speculation.acceptance import Cycle
 

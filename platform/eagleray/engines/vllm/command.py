@@ -4,32 +4,29 @@ Everything that a version of vLLM may rename stands here.
 """
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagleray.drafters.folder import read_profile
+from eagleray.engines.served import MODEL_NAME, ServedDrafter, require_served
 from eagleray.engines.vllm.config import VllmConfig
-from eagleray.errors import ArtifactError, EngineError
 
-MODEL_NAME = "target"
-"""Under which the server knows the target."""
-NOT_SERVED = "not served"
-"""How a profile's entry for an engine begins that cannot run the drafter; the reason follows."""
 METHODS = {"eagle3": "eagle3", "dflash": "dflash", "medusa": "medusa", "eagle": "eagle", "mtp": "mtp"}
 """Our algorithms, and the `method` that vLLM serves their exported folders with."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServedDrafter:
-    """An exported drafter, and how many tokens it drafts per cycle."""
+class PromptLookup:
+    """Drafting without a drafter: copies of what followed the newest tokens earlier."""
 
-    folder: Path
     depth: int
+    min_ngram: int = 1
+    max_ngram: int = 3
 
 
-def server_command(config: VllmConfig, target: Path, drafter: ServedDrafter | None, port: int) -> list[str]:
+def server_command(
+    config: VllmConfig, target: Path, drafter: ServedDrafter | PromptLookup | None, port: int
+) -> list[str]:
     """Program and arguments.
 
     Raises:
@@ -77,25 +74,16 @@ def server_environment(config: VllmConfig) -> dict[str, str]:
     return variables
 
 
-def why_not_served(profile: Mapping[str, Any]) -> str | None:
-    """Why vLLM cannot run the drafter of a profile; None if it can."""
-    algorithm, told = profile["algorithm"], str(profile.get("engines", {}).get("vllm", ""))
-    if algorithm not in METHODS:
-        return f"its algorithm is {algorithm!r}, and vLLM is asked for {', '.join(METHODS)} only"
-    return told if told.startswith(NOT_SERVED) else None
-
-
-def _speculation(drafter: ServedDrafter) -> dict[str, Any]:
-    profile = read_profile(drafter.folder)
-    if (reason := why_not_served(profile)) is not None:
-        raise EngineError(
-            f"Drafter {drafter.folder} cannot be served by vLLM: {reason}. "
-            "Serve it with the native engine, or train it with other settings."
-        )
-    if drafter.depth < 1:
-        raise ArtifactError(f"Draft depth is {drafter.depth}; expected at least 1.")
+def _speculation(drafter: ServedDrafter | PromptLookup) -> dict[str, Any]:
+    if isinstance(drafter, PromptLookup):
+        return {
+            "method": "ngram",
+            "num_speculative_tokens": drafter.depth,
+            "prompt_lookup_min": drafter.min_ngram,
+            "prompt_lookup_max": drafter.max_ngram,
+        }
     return {
-        "method": METHODS[profile["algorithm"]],
+        "method": METHODS[require_served(drafter, "vllm", METHODS)],
         "model": str(drafter.folder.absolute()),
         "num_speculative_tokens": drafter.depth,
     }

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from eagleray.engines.vllm.command import ServedDrafter, server_command, server_environment
+from eagleray.engines.served import ServedDrafter
+from eagleray.engines.vllm.command import PromptLookup, server_command, server_environment
 from eagleray.engines.vllm.config import VllmConfig
 from eagleray.errors import EngineError
 
@@ -33,6 +34,16 @@ def test_a_drafter_is_named_with_its_method_folder_and_depth(tmp_path: Path, alg
     assert {"--port=1234", "--dtype=float32", "--max-model-len=1024"} <= set(command)
 
 
+def test_prompt_lookup_needs_no_folder(tmp_path: Path) -> None:
+    command = server_command(VllmConfig(), tmp_path, PromptLookup(depth=4, min_ngram=2, max_ngram=5), 1)
+    assert speculation(command) == {
+        "method": "ngram",
+        "num_speculative_tokens": 4,
+        "prompt_lookup_min": 2,
+        "prompt_lookup_max": 5,
+    }
+
+
 def test_a_server_without_a_drafter_is_told_nothing_of_speculation(tmp_path: Path) -> None:
     command = server_command(VllmConfig(), tmp_path, None, 1)
     assert not [word for word in command if "spec" in word]
@@ -40,7 +51,7 @@ def test_a_server_without_a_drafter_is_told_nothing_of_speculation(tmp_path: Pat
 
 def test_an_algorithm_that_vllm_does_not_serve_is_refused(tmp_path: Path) -> None:
     folder = drafter_folder(tmp_path / "drafter", "prompt_lookup")
-    with pytest.raises(EngineError, match="'prompt_lookup', and vLLM is asked for eagle3, dflash"):
+    with pytest.raises(EngineError, match="'prompt_lookup' is not one of eagle3, dflash"):
         server_command(VllmConfig(), tmp_path, ServedDrafter(folder=folder, depth=2), 1)
 
 
