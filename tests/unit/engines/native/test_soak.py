@@ -1,0 +1,135 @@
+"""Requests of every kind, many withdrawn and some malformed, come and go: nothing is lost, nothing leaks."""
+
+import gc
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from eagleray.engines.base import DraftSetting, GenerationRequest
+from eagleray.engines.native.config import NativeEngineConfig
+from eagleray.engines.native.engine import NativeEngine
+from eagleray.errors import EngineError
+from eagleray.speculation.config import LogitAdjustments, SamplingConfig
+
+VOCAB_SIZE = 300
+CONTEXT_TOKENS = 64
+
+
+def show(ids):
+    return "".join(chr(0x4E00 + token) for token in ids)
+
+
+class Traffic:
+    """Random requests, well-formed ones and others."""
+
+    def __init__(self, seed: int):
+        self.random = random.Random(seed)
+
+    def well_formed(self, number: int) -> GenerationRequest:
+        chance = self.random
+        length = chance.choice([1, 2, 5, 20, 60, CONTEXT_TOKENS - 1])
+        return GenerationRequest(
+            request_id=f"r{number}",
+            prompt_ids=tuple(chance.randrange(VOCAB_SIZE) for _ in range(length)),
+            max_new_tokens=chance.choice([1, 2, 8, 30, 1000]),
+            sampling=SamplingConfig(
+                temperature=chance.choice([0.0, 0.0, 0.7, 1.5]), top_k=chance.choice([None, 5])
+            ),
+            seed=number,
+            stop_strings=chance.choice([(), (), (show([chance.randrange(VOCAB_SIZE)]),)]),
+            adjustments=chance.choice(
+                [None, None, LogitAdjustments(frequency_penalty=1.0, logit_bias={3: -50.0}, min_new_tokens=2)]
+            ),
+            log_probabilities=chance.choice([None, None, 0, 4]),
+        )
+
+    def malformed(self, number: int) -> GenerationRequest:
+        wrong = [
+            {"prompt_ids": ()},
+            {"prompt_ids": (VOCAB_SIZE,)},
+            {"prompt_ids": (1,) * CONTEXT_TOKENS},
+            {"max_new_tokens": 0},
+            {"stop_strings": ("",)},
+            {"log_probabilities": -1},
+            {"adjustments": LogitAdjustments(logit_bias={VOCAB_SIZE: 1.0})},
+        ]
+        return replace(self.well_formed(number), **self.random.choice(wrong))
+
+
+class Repeating:
+    """Drafts the last token again and again: sometimes right, mostly not."""
+
+    tapped_layers = (1,)
+    max_depth = None
+
+    def open_session(self, max_rows, max_length):
+        return RepeatingSession(max_rows)
+
+
+class RepeatingSession:
+    def __init__(self, max_rows):
+        self.last = [0] * max_rows
+
+    def observe(self, committed):
+        rows, counts = committed.rows_B.tolist(), committed.counts_B.tolist()
+        for row, ids, count in zip(rows, committed.next_ids_BQ.tolist(), counts, strict=True):
+            self.last[row] = ids[count - 1]
+
+    def draft(self, num_rows, depth):
+        return torch.tensor([[token] * depth for token in self.last[:num_rows]])
+
+    def reset(self, row):
+        self.last[row] = 0
+
+    def move(self, source, destination):
+        self.last[destination] = self.last[source]
+
+
+def live_tensors() -> int:
+    gc.collect()
+    return sum(torch.is_tensor(thing) for thing in gc.get_objects())
+
+
+@pytest.mark.parametrize(
+    ("requests", "adaptive"),
+    [(120, False), (120, True), pytest.param(2000, True, marks=pytest.mark.slow)],
+)
+def test_everything_well_formed_is_answered_and_nothing_is_left(decoder, requests, adaptive):
+    engine = NativeEngine(decoder, NativeEngineConfig(max_batch_size=6), (7,), show)
+    stream = engine.open_stream(draft=DraftSetting(source=Repeating(), depth=3, adaptive=adaptive))
+    traffic, chance = Traffic(0), random.Random(1)
+    asked, answered, withdrawn, refused, tensors = {}, {}, set(), 0, []
+    for number in range(requests):
+        if chance.random() < 0.15:
+            with pytest.raises(EngineError):
+                stream.submit(traffic.malformed(number))
+            refused += 1
+        else:
+            request = traffic.well_formed(number)
+            stream.submit(request)
+            asked[request.request_id] = request
+        if chance.random() < 0.1:
+            victim = chance.choice(sorted(asked.keys() - answered.keys() - withdrawn) or ["nobody"])
+            stream.cancel(victim)
+            withdrawn |= {victim} & asked.keys()
+        while stream.unfinished > chance.choice([2, 8, 12]):
+            answered |= {one.request_id: one for one in stream.advance()}
+        if number in (requests // 2, requests - 1):
+            while stream.unfinished:
+                answered |= {one.request_id: one for one in stream.advance()}
+            answered = {name: replace(one, captured=None) for name, one in answered.items()}
+            tensors.append(live_tensors())
+    assert answered.keys() == asked.keys() - withdrawn
+    assert refused > requests // 20
+    assert tensors[1] <= tensors[0] + 5
+    assert stream._batch.free_slots == 6
+    assert set(stream._batch._cache.lengths) == {0}
+    for name, one in answered.items():
+        request = asked[name]
+        assert 1 <= len(one.answer_ids) <= request.max_new_tokens
+        assert len(request.prompt_ids) + len(one.answer_ids) <= CONTEXT_TOKENS
+        assert one.scores is None or len(one.scores) == len(one.answer_ids)
+        ended = one.answer_ids[-1] == 7 or one.stop_string is not None
+        assert one.finish_reason == ("stop" if ended else "length")
