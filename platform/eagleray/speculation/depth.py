@@ -15,14 +15,19 @@ from eagleray.speculation.acceptance import Cycle
 from eagleray.speculation.costs import expected_tokens
 
 MARGIN = 1.03
-"""A depth replaces the current one only if it promises this many times its rate."""
+"""A depth replaces the current one only if it promises this many times its rate; and drafting that does not
+promise this many times the rate of plain decoding is left alone, so that what it gains is no error of
+measurement."""
 
 _COST_SAMPLES = 12
 _FIRST_SAMPLES = 2
 _FORGET = 0.96
 """What a cycle of a row counts less than the one after it: some 25 of them are remembered."""
-_FIRST_PROBE, _RAREST_PROBE = 16, 256
-"""Cycles between two tries of another depth: doubled while they change nothing."""
+_FIRST_PROBE = 16
+"""Cycles until another depth is tried; doubled while that changes nothing."""
+_RAREST_PROBE, _RAREST_CHECK = 256, 64
+"""At most so many cycles of plain decoding until drafting is tried, and of drafting until plain decoding is
+timed again: a machine that has grown slower must not make drafting look better."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +120,11 @@ class DepthChooser:
         size = 1 << (rows.bit_length() - 1)
         size += size // 2 if rows >= size + size // 2 else 0
         if size not in self._by_rows:
-            self._by_rows[size] = _Costs(untimed=self._timed * _FIRST_SAMPLES)
+            larger = [rows for rows, costs in self._by_rows.items() if rows > size and not costs.untimed]
+            # A batch that drains goes on as it was: what more rows cost makes drafting look too dear, never
+            # too cheap.
+            known = self._by_rows[min(larger)] if larger else None
+            self._by_rows[size] = known.copy() if known else _Costs(untimed=self._timed * _FIRST_SAMPLES)
         return self._by_rows[size]
 
     def _tokens(self, depth: int) -> float:
@@ -125,15 +134,18 @@ class DepthChooser:
         return self._tokens(depth) / costs.cycle_s(depth)
 
     def _revise(self, costs: "_Costs") -> None:
-        best = max(range(self.deepest + 1), key=lambda depth: self._rate(costs, depth))
-        if self._rate(costs, best) > MARGIN * self._rate(costs, costs.depth):
+        rates = [self._rate(costs, depth) for depth in range(self.deepest + 1)]
+        best = rates.index(max(rates))
+        if rates[best] < MARGIN * rates[0]:
+            best = 0
+        if best != costs.depth and (best == 0 or rates[best] > MARGIN * rates[costs.depth]):
             costs.depth = best
             costs.since_probe, costs.probe_after = 0, _FIRST_PROBE
 
     def _probe(self, costs: "_Costs") -> int:
         """Try the best of the depths on the other side of drafting or not; next time, later."""
         costs.since_probe = 0
-        costs.probe_after = min(2 * costs.probe_after, _RAREST_PROBE)
+        costs.probe_after = min(2 * costs.probe_after, _RAREST_CHECK if costs.depth else _RAREST_PROBE)
         if costs.depth > 0 and costs.probed_deeper:
             costs.probed_deeper = False
             return 0
@@ -156,6 +168,11 @@ class _Costs:
     since_probe: int = 0
     probe_after: int = _FIRST_PROBE
     probed_deeper: bool = field(default=False)
+
+    def copy(self) -> "_Costs":
+        """A start for another number of rows: one measurement for each depth."""
+        samples = {depth: deque([_usual(times)], _COST_SAMPLES) for depth, times in self.samples.items()}
+        return _Costs(untimed=[], samples=samples, drafting=self.drafting, depth=self.depth)
 
     def time(self, depth: int, cycle_s: float) -> None:
         """Take in a cycle that drafted so deep."""

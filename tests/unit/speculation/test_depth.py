@@ -107,6 +107,21 @@ def test_every_number_of_rows_has_a_depth_of_its_own():
     assert chooser.choice(32).depth == 0
 
 
+def test_a_batch_that_drains_goes_on_without_new_trials():
+    engine = SimulatedEngine(0.9, memory_bound)
+    chooser = DepthChooser(DEEPEST)
+    engine.run(chooser, 32, 60)
+    depth = chooser.choice(32).depth
+    engine.depths.clear()
+    for rows in (28, 20, 13, 7, 2):
+        engine.run(chooser, rows, 3)
+    assert depth >= 5
+    assert set(engine.depths) <= {depth, DEEPEST}
+    engine.depths.clear()
+    engine.run(chooser, 48, 8)
+    assert set(engine.depths) == {0, 1, 3, 7}
+
+
 def test_noise_alone_does_not_make_it_waver():
     """Depths 3 and 4 are within a percent of each other here."""
     engine = SimulatedEngine(0.7, memory_bound, seed=3)
