@@ -25,6 +25,10 @@ class DraftConfig(Settings):
     depth: PositiveInt = 5
     """Tokens drafted per cycle."""
 
+    adaptive: bool = False
+    """`depth` is the most: every cycle drafts as deep as promises the most tokens per second, and not at all
+    where drafting would lose."""
+
     tree: TreeSetting | None = None
     """How the draft may branch; None drafts chains."""
 

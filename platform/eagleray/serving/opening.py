@@ -72,7 +72,7 @@ def open_draft(config: DraftConfig, engine: Engine) -> DraftSetting:
                 "drafters in runs/demo/drafters), or set draft.folder to where one was exported."
             )
         source = load_drafter(config.folder, heads)
-    return DraftSetting(source=source, depth=config.depth, tree=config.tree)
+    return DraftSetting(source=source, depth=config.depth, tree=config.tree, adaptive=config.adaptive)
 
 
 def draft_hash(config: DraftConfig) -> str:

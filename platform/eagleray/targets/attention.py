@@ -130,6 +130,7 @@ class CompiledStepAttention:
     def __init__(self, cache: KVCache, num_rows: int, num_queries: int, ancestry_BQQ: Tensor | None):
         self._cache = cache
         self._lengths_B = torch.tensor(cache.lengths[:num_rows])
+        self._positions = sum(cache.lengths[:num_rows])
         self._seen_BQQ = None if ancestry_BQQ is None else ancestry_BQQ.contiguous()
         offsets_BQ = torch.arange(num_queries) if ancestry_BQQ is None else depths(ancestry_BQQ)
         self.positions_T = (self._lengths_B[:, None] + offsets_BQ).flatten()
@@ -137,7 +138,9 @@ class CompiledStepAttention:
     def __call__(self, layer: int, query_THN: Tensor, key_TGN: Tensor, value_TGN: Tensor) -> Tensor:
         """Store keys and values after each row's length, then attend."""
         keys, values = self._cache.keys[layer], self._cache.values[layer]
-        return step.attend_step(query_THN, key_TGN, value_TGN, keys, values, self._lengths_B, self._seen_BQQ)
+        return step.attend_step(
+            query_THN, key_TGN, value_TGN, keys, values, self._lengths_B, self._seen_BQQ, self._positions
+        )
 
 
 class TreeAttention(StepAttention):

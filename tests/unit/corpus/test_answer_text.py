@@ -48,6 +48,19 @@ def test_an_answer_cut_within_a_character_ends_as_its_whole_text_does() -> None:
     assert "".join(parts) == decode(ids)
 
 
+EMOJI_IDS = (6044, 15107, 235, 119, 321, 231, 10813, 244, 218, 17)
+"""`EMOJI` as the embedded target spells it, in pieces of bytes."""
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 4, 8])
+def test_the_pieces_of_a_real_tokenizer_come_as_whole_characters(open_chat, block: int) -> None:
+    chat = open_chat("smollm2")
+    parts = parts_of(AnswerText(chat.show, (198,)), EMOJI_IDS, [block] * 10)
+    assert "".join(parts) == EMOJI
+    assert "\ufffd" not in "".join(parts)
+    assert chat.show((*EMOJI_IDS, 2)) == EMOJI, "control tokens are no text"
+
+
 def test_bytes_that_never_become_a_character_do_not_hold_the_rest_back() -> None:
     reader = AnswerText(decode)
     assert reader.push(b"\xff") == ""

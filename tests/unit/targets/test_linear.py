@@ -55,7 +55,8 @@ def test_a_row_has_the_same_bits_beside_any_number_of_others(shape, layout):
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_threads_share_a_product_and_change_no_bit(threads):
-    weight_OI, x_NI = random_layer((200, 64))[0], random_rows(5, 64)
+    weight_OI, x_NI = random_layer((600, 500))[0], random_rows(5, 500)
+    assert weight_OI.numel() * len(x_NI) > build.SHARED_WORK
     alone = panels.PanelWeight(weight_OI)(x_NI)
     before = torch.get_num_threads()
     try:

@@ -13,13 +13,21 @@ from functools import cache
 from pathlib import Path
 
 import platformdirs
+import torch
 
 from eagleray.files import write_atomically
 
 FLAGS = ("-O3", "-march=native", "-fPIC", "-shared", "-fopenmp")
 COMPILE_TIMEOUT_S = 120.0
+SHARED_WORK = 2**18
+"""Multiplications from which threads share a call: fewer are done before the threads have met."""
 
 logger = logging.getLogger(__name__)
+
+
+def threads_for(work: int) -> int:
+    """Threads that a call of so many multiplications is worth."""
+    return torch.get_num_threads() if work >= SHARED_WORK else 1
 
 
 @cache

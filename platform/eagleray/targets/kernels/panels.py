@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eagleray.targets.kernels.build import load_kernels, logger
+from eagleray.targets.kernels.build import load_kernels, logger, threads_for
 
 PANEL = 32
 """Outputs of one panel, as in `panels.c`."""
@@ -42,7 +42,7 @@ class PanelWeight:
             rows,
             self._inputs,
             self._outputs,
-            torch.get_num_threads(),
+            threads_for(rows * self._inputs * self._outputs),
         )
         return y_NO if self._bias_O is None else y_NO.add_(self._bias_O)
 

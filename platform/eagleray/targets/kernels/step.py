@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eagleray.targets.kernels.build import load_kernels
+from eagleray.targets.kernels.build import load_kernels, threads_for
 
 LANES = 16
 """Widths are multiples of this."""
@@ -49,6 +49,7 @@ def attend_step(
     values_RGSN: Tensor,
     lengths_B: Tensor,
     seen_BQQ: Tensor | None,
+    positions: int,
 ) -> Tensor:
     """Append Q new tokens to each of the first B rows of a cache, and let them attend. Returns [T, H * N].
 
@@ -56,6 +57,7 @@ def attend_step(
         query_THN: Like the keys a view of one [T, H + G or more, N].
         lengths_B: int64; committed positions of each row.
         seen_BQQ: bool, dense; which new tokens each new token sees. None: itself and those before it.
+        positions: Committed positions of all rows together.
     """
     tokens, heads, width = query_THN.shape
     rows, groups = len(lengths_B), key_TGN.shape[1]
@@ -78,7 +80,7 @@ def attend_step(
         heads,
         groups,
         width,
-        torch.get_num_threads(),
+        threads_for(tokens // rows * heads * width * positions),
     )
     return out_TE
 
