@@ -151,12 +151,10 @@ class _Setup:
         import importlib.metadata
 
         from eagleray.drafters.folder import drafter_hash
-        from eagleray.targets.linear import kernel_name
 
         return {
             "sizes": self.sizes.model_dump(),
             "dtype": "float32",
-            "kernel": kernel_name(self.engine.decoder.heads.embed_VD),
             "transformers": importlib.metadata.version("transformers"),
             "drafters": {label: drafter_hash(folder) for label, folder in self.drafter_folders.items()},
             "vllm": str(vllm) if vllm else None,

@@ -147,11 +147,9 @@ def examine_drafter(folder: Path, target: str) -> "list[Finding]":
 
 def _machine() -> "Iterator[Finding]":
     import psutil
-    import torch
 
     from eagleray.engines.drift import Finding
     from eagleray.evaluation.regime import describe_machine
-    from eagleray.targets.linear import kernel_name
 
     machine = describe_machine()
     found = f"{machine.cpu_model}, {machine.cores} cores, accelerator {machine.accelerator}"
@@ -161,9 +159,9 @@ def _machine() -> "Iterator[Finding]":
     remedy = f"; the demo needs {LEAST_MEMORY_GIB:.0f}. Stop other work"
     enough = free_gib >= LEAST_MEMORY_GIB
     yield Finding(subject="memory", ok=enough, message=message + ("" if enough else remedy))
-    kernel = kernel_name(torch.empty(0))
-    slow = "" if kernel == "panels" else "; install gcc or clang for kernels that verify drafts faster"
-    yield Finding(subject="native engine", ok=True, message=f"decodes float32 with {kernel} kernels{slow}")
+    slow = "" if machine.kernels == "panels" else "; install gcc or clang for ones that verify drafts faster"
+    message = f"decodes float32 with kernels of kind {machine.kernels}{slow}"
+    yield Finding(subject="native engine", ok=True, message=message)
 
 
 def _ray() -> "list[Finding]":

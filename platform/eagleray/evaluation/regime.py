@@ -11,6 +11,7 @@ import torch
 from eagleray.corpus.chat import RenderedPrompt
 from eagleray.errors import DataError
 from eagleray.settings import Settings, fingerprint
+from eagleray.targets.linear import kernel_name
 
 
 class Machine(Settings):
@@ -24,6 +25,8 @@ class Machine(Settings):
     accelerator: str
     """Model and count of the GPUs in use, or `none`."""
     torch_version: str
+    kernels: str
+    """What multiplies float32 weights in the native engine here: `panels`, `onednn` or `torch`."""
 
 
 class Regime(Settings):
@@ -67,6 +70,7 @@ def describe_machine() -> Machine:
         threads=torch.get_num_threads(),
         accelerator=accelerator,
         torch_version=torch.__version__,
+        kernels=kernel_name(torch.empty(0)),
     )
 
 

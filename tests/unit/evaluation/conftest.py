@@ -43,7 +43,9 @@ DATASET = DatasetSummary(
     rejects_by_reason={"the prompt has N tokens; at most N fit": 2},
 )
 
-MACHINE = Machine(cpu_model="test", cores=2, threads=1, accelerator="none", torch_version="2")
+MACHINE = Machine(
+    cpu_model="test", cores=2, threads=1, accelerator="none", torch_version="2", kernels="torch"
+)
 
 
 class PretendSource(DraftSource):

@@ -77,7 +77,9 @@ def make_study(folder: Path, space: SpaceConfig = BLOCKS, objectives: Any = ("v"
 
 
 def make_regime(**changes: Any) -> Regime:
-    machine = Machine(cpu_model="test", cores=2, threads=1, accelerator="none", torch_version="2")
+    machine = Machine(
+        cpu_model="test", cores=2, threads=1, accelerator="none", torch_version="2", kernels="torch"
+    )
     return Regime(
         **{
             "machine": machine,
