@@ -8,7 +8,11 @@
  */
 #define LANES 16
 #define PANEL (2 * LANES)
-#define ROWS 12        /* with two sums each, all that 32 vector registers hold */
+#ifdef __AVX512F__
+#define ROWS 12        /* with two sums each, all that the vector registers hold */
+#else
+#define ROWS 3
+#endif
 #define AHEAD 2048     /* floats; into the second-level cache, whose queue is longer */
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4)));
@@ -55,8 +59,10 @@ void multiply_panels(
             float *y_rows = y + row * outputs + first;
 #define WITH(count) case count: multiply(count, x_rows, panel, y_rows, inputs, outputs, width); break;
             switch (rows - row < ROWS ? (int)(rows - row) : ROWS) {
-                WITH(1) WITH(2) WITH(3) WITH(4) WITH(5) WITH(6)
-                WITH(7) WITH(8) WITH(9) WITH(10) WITH(11) WITH(12)
+                WITH(1) WITH(2) WITH(3)
+#if ROWS == 12
+                WITH(4) WITH(5) WITH(6) WITH(7) WITH(8) WITH(9) WITH(10) WITH(11) WITH(12)
+#endif
             }
         }
     }
