@@ -1,13 +1,17 @@
 """The engine bench's arithmetic, on runs made by hand."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
+from eagleray.engines.base import GenerationRequest
+from eagleray.engines.served import Completion
 from eagleray.monitoring.progress import ProgressMeter
+from eagleray.speculation.acceptance import Cycle
 from jobs.bench import Parts
-from jobs.bench_engine import DEPTHS, _cost_model_error, _faster, _interleaved, _tau
+from jobs.bench_engine import DEPTHS, _cost_model_error, _faster, _interleaved, _served, _tau
 
 
 def part(**runs: tuple[int, float, int]) -> dict:
@@ -57,6 +61,25 @@ def test_a_cost_model_that_holds_has_no_error_and_another_machine_half_way_has()
 
     assert _cost_model_error([measured(1.1), measured(1.1)]).value == pytest.approx(0.0, abs=1e-9)
     assert _cost_model_error([measured(1.1), measured(1.3)]).value == pytest.approx(0.2 / 1.2, abs=0.01)
+
+
+def test_a_server_answers_all_requests_at_once_in_their_order() -> None:
+    together = threading.Barrier(3, timeout=30)
+
+    class Server:
+        def complete(self, prompt_ids, max_new_tokens):
+            together.wait()
+            cycle = Cycle(drafted=0, accepted=0, delivered=1)
+            return Completion(
+                answer_ids=prompt_ids * max_new_tokens,
+                finish_reason="length",
+                cycles=(cycle,) * max_new_tokens,
+            )
+
+    requests = [
+        GenerationRequest(request_id=str(token), prompt_ids=(token,), max_new_tokens=2) for token in (4, 5, 6)
+    ]
+    assert _served(Server())(requests) == ([(4, 4), (5, 5), (6, 6)], 6)
 
 
 def test_a_part_is_measured_once(tmp_path: Path) -> None:
