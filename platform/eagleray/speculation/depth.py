@@ -15,9 +15,11 @@ from eagleray.speculation.acceptance import Cycle
 from eagleray.speculation.costs import expected_tokens
 
 MARGIN = 1.03
-"""A depth replaces the current one only if it promises this many times its rate; and drafting that does not
-promise this many times the rate of plain decoding is left alone, so that what it gains is no error of
-measurement."""
+"""A depth replaces the current one only if it promises this many times its rate."""
+
+LEAST_GAIN = 1.05
+"""Drafting that does not promise this many times the rate of plain decoding is left alone: times are
+measured with an error, and answers that end soon use less of a draft than is expected."""
 
 _COST_SAMPLES = 12
 _FIRST_SAMPLES = 2
@@ -136,7 +138,7 @@ class DepthChooser:
     def _revise(self, costs: "_Costs") -> None:
         rates = [self._rate(costs, depth) for depth in range(self.deepest + 1)]
         best = rates.index(max(rates))
-        if rates[best] < MARGIN * rates[0]:
+        if rates[best] < LEAST_GAIN * rates[0]:
             best = 0
         if best != costs.depth and (best == 0 or rates[best] > MARGIN * rates[costs.depth]):
             costs.depth = best
