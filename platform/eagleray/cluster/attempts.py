@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ray.exceptions import RayError
-from ray.train import TrainingFailedError
+from ray.train import NCCLHangError, TrainingFailedError
 
 from eagleray import errors
 from eagleray.cluster.rank_watch import LAST_WORDS, read_last_words
@@ -34,6 +34,10 @@ Raises:
 Failure: TypeAlias = TrainingFailedError | RayError
 """Of the worker group, or of the process that controls it."""
 
+TOLD_CHARACTERS = 300
+HANG_DETECTOR = "hang_detector"
+"""Folder of Ray's own detector, in that of a run of Ray Train."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -50,9 +54,11 @@ def run_attempts(fit: Fit, training: TrainingConfig, run: Path, incidents: Path,
     while True:
         shutil.rmtree(run / LAST_WORDS, ignore_errors=True)
         first_step = _newest_step(checkpoints)
-        ending, error = _attempt(fit, with_memory(training, memory), run, incidents, label, len(history))
+        ending, error = _attempt(fit, with_memory(training, memory), run, incidents, label)
         if error is None:
             return
+        told = who_saw_what(run, ending, error)
+        logger.warning("Attempt %d of %s ended. %s", len(history) + 1, label, told)
         reason, culprit = why_ended(run, ending)
         history.append(
             Attempt(
@@ -75,14 +81,17 @@ def run_attempts(fit: Fit, training: TrainingConfig, run: Path, incidents: Path,
 
 
 def _attempt(
-    fit: Fit, training: TrainingConfig, run: Path, incidents: Path, label: str, number: int
+    fit: Fit, training: TrainingConfig, run: Path, incidents: Path, label: str
 ) -> tuple[Verdict | None, Failure | None]:
     if not training.watchdog.enabled:
         return None, _failure(fit, training, None)
-    folder = heartbeat_folder(run, number)
-    watch = RunWatch(folder, incidents, label, training.workers, training.watchdog)
+    folder = heartbeat_folder(run)
+    evidence = ray_folder(run) / label / HANG_DETECTOR
+    watch = RunWatch(folder, incidents, evidence, label, training.workers, training.watchdog)
     with watch:
         error = _failure(fit, training, folder)
+        if isinstance(error, NCCLHangError):
+            watch.take_over(error)
     return watch.ending, error
 
 
@@ -92,6 +101,11 @@ def _failure(fit: Fit, training: TrainingConfig, folder: Path | None) -> Failure
     except (TrainingFailedError, RayError) as error:
         return error
     return None
+
+
+def ray_folder(run: Path) -> Path:
+    """Where Ray Train keeps its record of a training, by label."""
+    return run / "ray"
 
 
 def why_ended(run: Path, ending: Verdict | None) -> tuple[Reason, int | None]:
@@ -111,6 +125,18 @@ def why_ended(run: Path, ending: Verdict | None) -> tuple[Reason, int | None]:
     if ending is not None:
         return ending.kind, ending.culprit
     return "failed", next((rank for rank, said in words.items() if not said["of_a_peer"]), None)
+
+
+def who_saw_what(run: Path, ending: Verdict | None, error: Failure) -> str:
+    """A sentence for every layer that may see the end of an attempt."""
+    culprit = "no single rank" if ending is None or ending.culprit is None else f"rank {ending.culprit}"
+    watchdog = "nothing that ends one" if ending is None else f"{ending.kind} of {culprit}"
+    said = [f"rank {rank}: {words['error']}" for rank, words in sorted(read_last_words(run).items())]
+    ray = "its detector over NCCL, " if isinstance(error, NCCLHangError) else ""
+    return (
+        f"The watchdog saw {watchdog}. Ranks that failed said {', '.join(said) or 'nothing'}. "
+        f"Ray Train told of {ray}{type(error).__name__}: {' '.join(str(error).split())[:TOLD_CHARACTERS]}"
+    )
 
 
 def step_memory(training: TrainingConfig) -> StepMemory:

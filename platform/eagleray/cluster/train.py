@@ -21,8 +21,14 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from eagleray.cluster.attempts import run_attempts
+from eagleray.cluster.attempts import ray_folder, run_attempts
 from eagleray.cluster.context import RunContext
+from eagleray.cluster.last_resorts import (
+    driver_environment,
+    exchange_timeout_s,
+    set_where_unset,
+    worker_environment,
+)
 from eagleray.cluster.rank_watch import Watched
 from eagleray.cluster.stage import StageOutcome
 from eagleray.corpus.dataset import read_dataset
@@ -64,7 +70,7 @@ POLL_S = 0.5
 LOSS_CURVE_POINTS = 200
 METRICS = "metrics.jsonl"
 FACTS = "facts.json"
-"""What only a worker knows at the end: memory and size."""
+"""What only a worker knows at the end: memory, size, and the settings that recovery left it."""
 
 
 class TrainWork(Settings):
@@ -169,6 +175,8 @@ def train_rank(work: TrainWork, heartbeat: Heartbeat) -> None:
             "peak_rss_bytes": int(peak.item()),
             "num_parameters": drafter.num_parameters(),
             "replay": replayed,
+            "micro_batch_size": work.training.micro_batch_size,
+            "recompute_activations": work.training.recompute_activations,
         }
         write_json_atomically(work.run / FACTS, facts)
 
@@ -306,17 +314,22 @@ def fit(work: TrainWork, training: TrainingConfig, heartbeats: Path | None, labe
     """
     attempt = work.model_copy(update={"training": training, "heartbeats": heartbeats})
     use_gpu = _has_gpus(work)
+    set_where_unset(driver_environment(training.watchdog, nccl=use_gpu))
     TorchTrainer(
         train_worker,
         train_loop_config=attempt.model_dump(mode="json"),
-        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
+        torch_config=TorchConfig(
+            backend="nccl" if use_gpu else "gloo", timeout_s=exchange_timeout_s(training.watchdog)
+        ),
         scaling_config=ScalingConfig(
             num_workers=training.workers, use_gpu=use_gpu, resources_per_worker={"CPU": 1}
         ),
         run_config=RunConfig(
             name=label,
-            storage_path=str(work.run / "ray"),
+            storage_path=str(ray_folder(work.run)),
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=START_FAILURES),
+            # NCCL reads its environment before the first line of a worker runs.
+            worker_runtime_env=worker_environment(heartbeats, nccl=use_gpu),
         ),
     ).fit()
 

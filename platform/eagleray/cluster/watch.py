@@ -6,6 +6,7 @@ so it sees them also when they hang, are stopped or are dead.
 
 import logging
 import os
+import secrets
 import tempfile
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.train import NCCLHangError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from eagleray.monitoring.catalogue import CATALOGUE, INCIDENTS, WATCHDOG
@@ -39,23 +41,34 @@ LAST_LOOKS = 3
 logger = logging.getLogger(__name__)
 
 
-def heartbeat_folder(run: Path, attempt: int) -> Path:
-    """Where the ranks of an attempt keep their heartbeats, the same path on every node, in memory."""
+def heartbeat_folder(run: Path) -> Path:
+    """A new place for the heartbeats of an attempt, the same path on every node, in memory."""
     memory = Path("/dev/shm")
     base = memory if memory.is_dir() else Path(tempfile.gettempdir())
-    return base / f"eagleray-{os.getuid()}" / fingerprint(str(run)) / str(attempt)
+    return base / f"eagleray-{os.getuid()}-{fingerprint(str(run))}-{secrets.token_hex(4)}"
 
 
 class RunWatch:
     """Watches an attempt for the length of a block.
 
     Args:
-        run: Folder of the training; incidents are written below `incidents`.
+        folder: Of the heartbeats.
+        incidents: Where incidents are written.
+        ray_evidence: Where Ray's own detector leaves what it found.
         label: Names the run in metrics and in the log.
     """
 
-    def __init__(self, folder: Path, incidents: Path, label: str, ranks: int, config: WatchdogConfig):
+    def __init__(
+        self,
+        folder: Path,
+        incidents: Path,
+        ray_evidence: Path,
+        label: str,
+        ranks: int,
+        config: WatchdogConfig,
+    ):
         self._folder = folder
+        self._ray_evidence = ray_evidence
         self._incidents = incidents
         self._label = label
         self._config = config
@@ -73,10 +86,14 @@ class RunWatch:
 
     def __enter__(self) -> "RunWatch":
         self._place_agents()
-        # A driver that was killed left the heartbeats of its ranks behind; they would be taken for dead ones.
-        self._ask(lambda agent: agent.clear.remote(), GATHER_TIMEOUT_S)
         self._thread.start()
         return self
+
+    def take_over(self, hang: NCCLHangError) -> None:
+        """Keep a hang for which Ray's detector has ended the attempt."""
+        verdict = self._watcher.take_over(f"Ray's detector over NCCL: {hang}")
+        if verdict is not None:
+            self._act(verdict)
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
@@ -120,6 +137,8 @@ class RunWatch:
         attachments: dict[str, bytes] = {}
         for kept in self._ask(lambda agent: agent.attachments.remote(), GATHER_TIMEOUT_S):
             attachments |= kept
+        for path in self._ray_evidence.rglob("*.*"):
+            attachments[f"ray-{path.name}"] = path.read_bytes()
         action = self._end() if verdict.ends_attempt else "A warning: the attempt goes on."
         incident = Incident(
             verdict=verdict,
@@ -155,6 +174,7 @@ class RunWatch:
                 place = NodeAffinitySchedulingStrategy(name, soft=False)
                 agent = ray.remote(num_cpus=0)(NodeAgent).options(scheduling_strategy=place)
                 self._agents[name] = agent.remote(self._folder)
+                self._agents[name].forget_others.remote()
                 self._placed[name] += 1
 
     def _ask(self, question: Callable[[Any], Any], timeout_s: float) -> Sequence[Any]:

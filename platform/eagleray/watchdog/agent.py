@@ -10,17 +10,19 @@ from pathlib import Path
 import psutil
 
 from eagleray.watchdog.heartbeat import HeartbeatFolder, RankProcess
+from eagleray.watchdog.snapshots import device_snapshot, flight_files, flight_records, ras_report
 from eagleray.watchdog.sources.host import START_TOLERANCE_S, HostSource
 from eagleray.watchdog.sources.nvml import NvmlSource, open_nvml
-from eagleray.watchdog.stacks import collect_stacks, device_snapshot
+from eagleray.watchdog.stacks import collect_stacks
 from eagleray.watchdog.telemetry import RankRecord, TelemetrySource, merge_records
-
-FLIGHT_RECORDER = "nccl_trace_rank_"
-"""What `TORCH_FR_DUMP_TEMP_FILE` is set to, inside the folder; NCCL appends the rank."""
 
 
 class NodeAgent:
-    """Looks after the ranks whose heartbeats lie in one folder of this machine."""
+    """Looks after the ranks whose heartbeats lie in one folder of this machine.
+
+    Args:
+        folder: `<run>-<attempt>`; beside it lie those of other attempts, if any were left.
+    """
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -46,10 +48,10 @@ class NodeAgent:
 
     def attachments(self) -> Mapping[str, bytes]:
         """What else there is to keep of this moment, by file name."""
-        kept = {path.name: path.read_bytes() for path in self._folder.glob(f"{FLIGHT_RECORDER}*")}
-        snapshot = device_snapshot()
-        if snapshot is not None:
-            kept[f"nvidia-smi-{os.uname().nodename}.txt"] = snapshot.encode()
+        kept = flight_records(self._folder)
+        for name, said in (("nvidia-smi", device_snapshot()), ("ncclras", ras_report())):
+            if said is not None:
+                kept[f"{name}-{os.uname().nodename}.txt"] = said.encode()
         return kept
 
     def end_ranks(self) -> list[int]:
@@ -65,6 +67,21 @@ class NodeAgent:
                 continue
         return ended
 
+    def forget_others(self) -> None:
+        """Remove what earlier attempts of this run left here because their driver was killed."""
+        run, _, _ = self._folder.name.rpartition("-")
+        for path in self._folder.parent.glob(f"{run}-*"):
+            if not path.name.startswith(self._folder.name):
+                _remove(path)
+
     def clear(self) -> None:
-        """Remove the heartbeats of this attempt."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Remove the heartbeats and flight records of this attempt."""
+        for path in [self._folder, *flight_files(self._folder)]:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -57,7 +57,8 @@ def _stack(process: RankProcess, folder: Path, spy: str | None) -> str:
         else:
             if result.returncode == 0:
                 return result.stdout
-            refusal = f"py-spy: {result.stderr.strip() or f'exit status {result.returncode}'}"
+            said = result.stderr.strip().splitlines() or [f"exit status {result.returncode}"]
+            refusal = f"py-spy: {said[0]}"
     return _ask_process(process, stack_file(folder, process.rank)) or f"No stacks. {refusal}\n"
 
 
@@ -79,17 +80,3 @@ def _ask_process(process: RankProcess, path: Path) -> str | None:
                 return stream.read()
         time.sleep(0.02)
     return None
-
-
-def device_snapshot() -> str | None:
-    """What `nvidia-smi` says now; None where there is none."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return None
-    try:
-        result = subprocess.run(
-            [program, "-q"], capture_output=True, text=True, timeout=PY_SPY_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return f"nvidia-smi did not answer within {PY_SPY_TIMEOUT_S:g} s\n"
-    return result.stdout or result.stderr

@@ -4,14 +4,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from eagleray.watchdog.agent import FLIGHT_RECORDER, NodeAgent
+from eagleray.watchdog.agent import NodeAgent
 from eagleray.watchdog.config import WatchdogConfig
 from eagleray.watchdog.heartbeat import HeartbeatFile
+from eagleray.watchdog.snapshots import flight_stem
 from eagleray.watchdog.telemetry import RankRecord
 from eagleray.watchdog.watcher import Watcher
 from tests.unit.watchdog.story import Story
@@ -68,15 +71,61 @@ def test_a_process_that_took_over_a_pid_is_left_alone(
     assert NodeAgent(tmp_path).end_ranks() == [0, 1]
 
 
-def test_flight_records_are_kept_and_the_folder_is_cleared(tmp_path: Path) -> None:
-    folder = tmp_path / "attempt"
+class FlightRecorder(threading.Thread):
+    """Does what NCCL's monitor does: opens a pipe, and writes records when something is written to it."""
+
+    def __init__(self, stem: Path, rank: int):
+        super().__init__(daemon=True)
+        self._records = Path(f"{stem}{rank}")
+        pipe = f"{stem}{rank}.pipe"
+        os.mkfifo(pipe)
+        self._descriptor = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    def run(self) -> None:
+        while not self._asked():
+            time.sleep(0.01)
+        self._records.write_bytes(b"trace")
+
+    def _asked(self) -> bytes:
+        try:
+            return os.read(self._descriptor, 128)
+        except BlockingIOError:
+            return b""
+
+
+def test_flight_records_are_asked_for_and_kept_and_cleared_with_the_heartbeats(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
     folder.mkdir()
-    (folder / f"{FLIGHT_RECORDER}0").write_bytes(b"trace")
+    os.mkfifo(f"{flight_stem(folder)}1.pipe")  # of a rank that is gone: nobody reads it
+    FlightRecorder(flight_stem(folder), 0).start()
     agent = NodeAgent(folder)
-    assert agent.attachments()[f"{FLIGHT_RECORDER}0"] == b"trace"
+    assert agent.attachments()["nccl-0"] == b"trace"
     agent.clear()
-    assert not folder.exists()
+    assert list(tmp_path.iterdir()) == []
     assert agent.look() == ()
+
+
+def test_only_what_other_attempts_of_the_run_left_is_removed(tmp_path: Path) -> None:
+    for name in ("run-1", "run-2", "other-1"):
+        (tmp_path / name).mkdir()
+        Path(f"{flight_stem(tmp_path / name)}0").write_bytes(b"trace")
+    NodeAgent(tmp_path / "run-2").forget_others()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "other-1",
+        "other-1.nccl-0",
+        "run-2",
+        "run-2.nccl-0",
+    ]
+
+
+def test_what_programs_of_the_machine_say_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("nvidia-smi", "ncclras"):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\necho {name} said $1")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    kept = NodeAgent(tmp_path / "run").attachments()
+    assert sorted(kept.values()) == [b"ncclras said -v\n", b"nvidia-smi said -q\n"]
 
 
 def test_nothing_is_judged_before_every_rank_was_heard_of() -> None:
@@ -102,3 +151,17 @@ def test_a_watcher_judges_until_a_verdict_ends_the_attempt_and_keeps_the_last_re
     )
     assert [list(second) for second in watcher.seconds] == story.told[ended_at - 29 : ended_at + 1]
     assert {reading.rank for reading in watcher.readings()} == {None, 0, 1, 2, 3}
+
+
+def test_a_hang_that_another_layer_ended_is_taken_over_with_what_was_known_of_it() -> None:
+    config = WatchdogConfig()
+    story = Story(config=config.detector)
+    story.run(40)
+    story.stand(20, story.freeze(3))
+    watcher = Watcher(4, config)
+    verdicts = [verdict for records in story.told for verdict in watcher.observe(records)]
+    ending = watcher.take_over("Ray's detector over NCCL: no progress")
+    assert ending is not None
+    assert (ending.kind, ending.culprit, ending.ends_attempt) == ("collective_hang", 3, True)
+    assert ending.evidence == ("Ray's detector over NCCL: no progress", *verdicts[-1].evidence)
+    assert watcher.take_over("again") is None
