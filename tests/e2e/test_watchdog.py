@@ -1,94 +1,65 @@
-"""Ranks that really hang, block, stop and die: seen from outside, blamed rightly, and the run finished.
+"""Ranks that really hang, block, stop, die and run out of memory are seen, blamed rightly and survived."""
 
-The faults are those of `faults/sitecustomize.py`; production code has no door for them.
-"""
-
-import json
-import os
-import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from eagleray.training.metrics_log import MetricsLog
-from tests.e2e.conftest import ROOT, TINY, Job
-
-FAULTS = Path(__file__).parent / "faults"
-CULPRIT = 1
-STEP = 7
-"""Not the step of a checkpoint, so that the next attempt repeats one."""
-RECIPE = ("--recipe", "configs/demo.yaml", *TINY)
-EXPECTED = {
-    "oom": "oom_hang",
-    "sleep": "collective_hang",
-    "stop": "collective_hang",
-    "data": "data_starved",
-    "die": "dead_rank",
-}
+from jobs.real_faults import (
+    CULPRIT,
+    RIGHT_VERDICT,
+    STEP,
+    Aftermath,
+    distil,
+    train_with_faults,
+    undisturbed_tokens,
+)
 
 
 @pytest.fixture(scope="module")
 def distilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has its dataset, to train from again and again."""
     root = tmp_path_factory.mktemp("distilled")
-    job = Job(root, "jobs.distil", *RECIPE)
-    assert job.wait() == 0, job.output()[-4000:]
+    distil(root)
     return root
 
 
-def train(distilled: Path, root: Path, monkeypatch: pytest.MonkeyPatch, fault: str | None) -> Job:
-    """Train in a copy of the run, with the fault in one rank of its first attempt."""
-    shutil.copytree(distilled, root)
-    if fault is not None:
-        settings = {"FAULT": fault, "FAULT_RANK": CULPRIT, "FAULT_STEP": STEP, "FAULT_MARK": root / "mark"}
-        for name, value in settings.items():
-            monkeypatch.setenv(name, str(value))
-        paths = [str(FAULTS), str(ROOT / "platform"), os.environ.get("PYTHONPATH", "")]
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
-    job = Job(root, "jobs.train", *RECIPE, "--drafter", "eagle3")
-    assert job.wait(480) == 0, job.output()[-4000:]
-    return job
-
-
-def metrics(job: Job) -> list[dict[str, Any]]:
-    """Every step once; of a step that was repeated, the one that counted."""
-    return MetricsLog(job.run / "training" / "eagle3" / "metrics.jsonl").read()
-
-
-@pytest.fixture(scope="module")
-def undisturbed(distilled: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        job = train(distilled, tmp_path_factory.mktemp("undisturbed") / "runs", monkeypatch, None)
-    assert not (job.run / "incidents").exists()
-    return metrics(job)
+def check_that_nothing_was_lost(after: Aftermath, distilled: Path) -> None:
+    """The same samples in the same steps, of the same length, as if nothing had failed."""
+    expected = undisturbed_tokens(distilled)
+    assert after.steps == tuple(range(1, len(expected) + 1))
+    assert after.supervised_tokens == expected
+    assert after.trained_length == 256
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("fault", EXPECTED)
-def test_a_fault_is_seen_blamed_kept_and_survived(
-    fault: str,
-    distilled: Path,
-    undisturbed: list[dict[str, Any]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.timeout(1800)
+def test_every_want_of_memory_takes_a_step_that_needs_less_of_it(distilled: Path, tmp_path: Path) -> None:
+    after = train_with_faults(distilled, tmp_path / "runs", [("raise", 3), ("raise", 5)])
+    assert (after.recompute_activations, after.micro_batch_size) == (True, 1)
+    check_that_nothing_was_lost(after, distilled)
+
+
+@pytest.mark.timeout(1800)
+def test_a_death_and_an_exception_for_want_of_memory_cost_an_attempt_each(
+    distilled: Path, tmp_path: Path
 ) -> None:
-    job = train(distilled, tmp_path / "runs", monkeypatch, fault)
-    ending = [
-        (place, verdict)
-        for place in sorted((job.run / "incidents").iterdir())
-        if (verdict := json.loads((place / "verdict.json").read_text()))["ends_attempt"]
-    ]
-    assert [(verdict["kind"], verdict["culprit"]) for _, verdict in ending] == [(EXPECTED[fault], CULPRIT)]
-    place = ending[0][0]
-    fault_at_s = float((tmp_path / "runs" / "mark").read_text())
-    print(f"{fault}: verdict after {(place / 'records.jsonl').stat().st_mtime - fault_at_s:.1f} s")
-    page = (place / "summary.md").read_text()
-    assert f"rank {CULPRIT} (ended the attempt)" in page
-    if fault in ("oom", "sleep", "stop", "data"):
+    after = train_with_faults(distilled, tmp_path / "runs", [("die", 3), ("raise", STEP)])
+    assert [(told["kind"], told["culprit"]) for told in after.ending()] == [("dead_rank", CULPRIT)]
+    assert "dead_rank of rank 1: same settings again" in after.log
+    assert "rank 1 ran out of memory: activations are recomputed from now on" in after.log
+    assert (after.recompute_activations, after.micro_batch_size) == (True, 2)
+    check_that_nothing_was_lost(after, distilled)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("fault", RIGHT_VERDICT)
+def test_a_fault_is_seen_blamed_kept_and_survived(fault: str, distilled: Path, tmp_path: Path) -> None:
+    after = train_with_faults(distilled, tmp_path / "runs", [(fault, STEP)])
+    assert {(told["kind"], told["culprit"]) for told in after.incidents} == {(RIGHT_VERDICT[fault], CULPRIT)}
+    (ending,) = after.ending()
+    print(f"{fault}: told after {after.incidents[0]['after_s']:.1f} s, ended after {ending['after_s']:.1f} s")
+    place = Path(ending["place"])
+    assert f"rank {CULPRIT} (ended the attempt)" in (place / "summary.md").read_text()
+    if fault != "die":
         assert "sitecustomize.py" in (place / "stacks" / f"{CULPRIT}.txt").read_text()
-    trained = metrics(job)
-    assert [row["step"] for row in trained] == [row["step"] for row in undisturbed]
-    assert [row["supervised_tokens"] for row in trained] == [row["supervised_tokens"] for row in undisturbed]
-    assert [row["loss"] for row in trained] == pytest.approx([row["loss"] for row in undisturbed], rel=1e-5)
+    check_that_nothing_was_lost(after, distilled)

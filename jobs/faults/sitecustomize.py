@@ -1,11 +1,12 @@
 """Faults of one training rank, for processes that find this folder on PYTHONPATH.
 
-`FAULT` names the fault, `FAULT_RANK` and `FAULT_STEP` say where, and `FAULT_MARK` is a file that the fault
-leaves with its time, so that it happens once.
+`FAULTS` is a list of names and steps in JSON, `FAULT_RANK` says which rank they strike, and `FAULT_MARKS` is
+a folder in which each leaves the time that it struck, so that it does so once.
 """
 
 import importlib.abc
 import importlib.machinery
+import json
 import os
 import resource
 import signal
@@ -20,8 +21,8 @@ HEADROOM_BYTES = 512 << 20
 BLOCK_BYTES = 32 << 20
 
 
-def run_out_of_memory() -> None:
-    """Really fail an allocation, tell nobody, and never come back."""
+def fail_to_allocate() -> None:
+    """Take memory until there is none."""
     import torch
 
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -30,8 +31,16 @@ def run_out_of_memory() -> None:
     try:
         while True:
             held.append(torch.ones(BLOCK_BYTES, dtype=torch.uint8))
-    except (RuntimeError, MemoryError):
+    finally:
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def run_out_of_memory() -> None:
+    """Fail to allocate, tell nobody, and never come back."""
+    try:
+        fail_to_allocate()
+    except (RuntimeError, MemoryError):
+        # The error that is being handled keeps its frames, and they the memory.
         sleep_for_ever()
 
 
@@ -48,18 +57,26 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-IN_FORWARD = {"oom": run_out_of_memory, "sleep": sleep_for_ever, "stop": stop_myself, "die": die}
+IN_FORWARD = {
+    "oom": run_out_of_memory,
+    "raise": fail_to_allocate,
+    "sleep": sleep_for_ever,
+    "stop": stop_myself,
+    "die": die,
+}
 
 
 class FaultyModule:
-    """The module, with the fault in front of its forward."""
+    """The module, with a fault in front of its forward."""
 
-    def __init__(self, module: Any):
+    def __init__(self, module: Any, fault: str, mark: Path):
         self._module = module
+        self._fault = fault
+        self._mark = mark
 
     def __call__(self, batch: Any) -> Any:
-        mark()
-        IN_FORWARD[os.environ["FAULT"]]()
+        strike(self._mark)
+        IN_FORWARD[self._fault]()
         return self._module(batch)
 
     def __getattr__(self, name: str) -> Any:
@@ -71,30 +88,44 @@ class BlockedSource:
 
     phase = "data"
 
+    def __init__(self, mark: Path):
+        self._mark = mark
+
     def features(self, *_: Any) -> Any:
-        mark()
+        strike(self._mark)
         sleep_for_ever()
 
 
-def mark() -> None:
-    Path(os.environ["FAULT_MARK"]).write_text(str(time.time()))
+def strike(mark: Path) -> None:
+    """Leave the time."""
+    mark.write_text(str(time.monotonic()))
+
+
+def due(rank: int, step: int) -> tuple[str, Path] | None:
+    """The fault that strikes this rank in this step for the first time, and its mark."""
+    if rank != int(os.environ["FAULT_RANK"]):
+        return None
+    for name, at in json.loads(os.environ["FAULTS"]):
+        mark = Path(os.environ["FAULT_MARKS"]) / f"{name}-{at}"
+        if at == step and not mark.exists():
+            return name, mark
+    return None
 
 
 def patch(module: ModuleType) -> None:
-    """Let the chosen step of the chosen rank carry the fault."""
+    """Let the chosen steps of the chosen rank carry their faults."""
     import dataclasses
 
     accumulate = module.accumulate
 
     def faulty(job: Any, plan: Any, step: int) -> Any:
-        here = module.dist.get_rank() == int(os.environ["FAULT_RANK"]) and step == int(
-            os.environ["FAULT_STEP"]
-        )
-        if not here or Path(os.environ["FAULT_MARK"]).exists():
+        found = due(module.dist.get_rank(), step)
+        if found is None:
             return accumulate(job, plan, step)
-        if os.environ["FAULT"] == "data":
-            return accumulate(dataclasses.replace(job, source=BlockedSource()), plan, step)
-        return accumulate(dataclasses.replace(job, module=FaultyModule(job.module)), plan, step)
+        name, mark = found
+        if name == "data":
+            return accumulate(dataclasses.replace(job, source=BlockedSource(mark)), plan, step)
+        return accumulate(dataclasses.replace(job, module=FaultyModule(job.module, name, mark)), plan, step)
 
     module.accumulate = faulty  # type: ignore[attr-defined]
 
@@ -118,5 +149,5 @@ class PatchingFinder(importlib.abc.MetaPathFinder):
         return spec
 
 
-if "FAULT" in os.environ:
+if "FAULTS" in os.environ:
     sys.meta_path.insert(0, PatchingFinder())
