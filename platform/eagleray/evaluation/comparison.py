@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from eagleray.errors import DataError
 from eagleray.evaluation.bootstrap import Interval
+from eagleray.settings import differences
 
 SUBJECT = ("drafter_hashes", "drafts", "fingerprint")
 """Fields of a regime that name what is compared, or the regime itself."""
@@ -53,18 +54,10 @@ def slices(drafter: Mapping[str, Any]) -> Mapping[str, Any]:
     return entries
 
 
-def differing_fields(first: Mapping[str, Any], second: Mapping[str, Any], prefix: str = "") -> list[str]:
+def differing_fields(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """Name every value of two regimes that differs, with both values; what is compared is left out."""
-    differing = []
-    for key in sorted(first.keys() | second.keys()):
-        if not prefix and key in SUBJECT:
-            continue
-        one, other = first.get(key), second.get(key)
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            differing += differing_fields(one, other, f"{prefix}{key}.")
-        elif one != other:
-            differing.append(f"{prefix}{key}: {one!r} and {other!r}")
-    return differing
+    one, other = ({key: of[key] for key in of if key not in SUBJECT} for of in (first, second))
+    return differences(one, other)
 
 
 def compare_reports(first: Report, second: Report, *, cross_regime: bool = False) -> Comparison:

@@ -51,13 +51,13 @@ def test_another_drafter_of_the_same_regime_is_compared():
 
 
 def test_another_regime_is_refused_and_the_field_named():
-    with pytest.raises(DataError, match=r"machine\.threads: 1 and 8"):
+    with pytest.raises(DataError, match=r"machine\.threads was 1, now 8"):
         compare_reports(report(), elsewhere(report()))
 
 
 def test_a_comparison_across_regimes_is_labelled_with_what_differs():
     compared = compare_reports(report(), elsewhere(report()), cross_regime=True)
-    assert compared.differing == ("machine.threads: 1 and 8",)
+    assert compared.differing == ("machine.threads was 1, now 8",)
     assert compared.rows
 
 

@@ -162,7 +162,7 @@ def test_servers_that_differ_in_more_than_the_drafter_do_not_compare():
     drafted = {**plain, "draft": {"depth": 5}, "drafter_hash": "abc"}
     regime = shared_regime({"plain": plain, "eagle3": drafted})
     assert regime["drafter_hashes"] == {"eagle3": "abc"}
-    with pytest.raises(DataError, match=r"machine\.threads: 1 and 2"):
+    with pytest.raises(DataError, match=r"machine\.threads was 1, now 2"):
         shared_regime({"plain": plain, "eagle3": {**drafted, "machine": {"threads": 2}}})
 
 
