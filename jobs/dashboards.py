@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from eagleray.files import write_json_atomically
-from eagleray.monitoring.grafana import watchdog_dashboard
+from eagleray.monitoring.grafana import serving_dashboard, watchdog_dashboard
 
 FOLDER = Path("configs/grafana/dashboards")
 
@@ -16,9 +16,10 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def main(folder: Annotated[Path, typer.Option(help="Where Grafana is provisioned from.")] = FOLDER) -> None:
     """Write one JSON file per dashboard."""
-    path = folder / "watchdog.json"
-    write_json_atomically(path, watchdog_dashboard())
-    typer.echo(f"dashboard {path}")
+    for name, content in (("watchdog", watchdog_dashboard()), ("serving", serving_dashboard())):
+        path = folder / f"{name}.json"
+        write_json_atomically(path, content)
+        typer.echo(f"dashboard {path}")
 
 
 if __name__ == "__main__":

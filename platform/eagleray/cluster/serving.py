@@ -1,5 +1,7 @@
 """Ray Serve around a service: one deployment for an engine, and applications side by side from one file."""
 
+import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -8,9 +10,15 @@ from ray.serve import Application
 from starlette.applications import Starlette
 
 from eagleray.errors import ArtifactError, ClusterError, EngineError
+from eagleray.monitoring.catalogue import SERVING
+from eagleray.monitoring.ray_metrics import RayMetrics
 from eagleray.serving.config import HttpConfig, ServeConfig
+from eagleray.serving.gauges import Telling
 from eagleray.serving.http import build_http
 from eagleray.serving.opening import open_service
+
+TELL_EVERY_S = 2.0
+"""Seconds between two tellings of the metrics."""
 
 
 @serve.deployment(health_check_period_s=10, health_check_timeout_s=30, graceful_shutdown_timeout_s=20)
@@ -20,10 +28,19 @@ class EngineReplica:
 
     def __init__(self, config: ServeConfig):
         self.service, self.regime = open_service(config)
+        context = serve.get_replica_context()
+        tags = {"application": context.app_name, "replica": context.replica_tag}
+        self._telling = Telling(self.service, RayMetrics(SERVING), tags)
+        threading.Thread(target=self._tell, name="metrics", daemon=True).start()
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Serve hands every request to this."""
         return build_http(self.service, self.regime)
+
+    def _tell(self) -> None:
+        while True:
+            self._telling.tell()
+            time.sleep(TELL_EVERY_S)
 
     def check_health(self) -> None:
         """Serve replaces a replica for which this raises."""

@@ -13,7 +13,7 @@ class Metric:
 
     name: str
     kind: Literal["gauge", "counter"]
-    unit: Literal["s", "ratio", "index", "count"]
+    unit: Literal["s", "ratio", "index", "count", "requests", "tokens"]
     description: str
     tags: tuple[str, ...]
     """Kept few: every combination of values is a time series of its own."""
@@ -110,4 +110,58 @@ SWEEP_SPEEDUP = Metric(
 )
 
 SWEEP = (SWEEP_TRIALS, SWEEP_SPEEDUP)
-CATALOGUE = {metric.name: metric for metric in (*WATCHDOG, *SWEEP)}
+
+REPLICA = ("application", "replica")
+HEALTH = Metric(
+    name="eagleray_serving_health_index",
+    kind="gauge",
+    unit="index",
+    description="How the replica fares, judged by the progress of its answers.",
+    tags=REPLICA,
+    labels=("healthy", "degraded", "drifted", "stalled", "stopped"),
+)
+UNFINISHED = Metric(
+    name="eagleray_serving_unfinished_requests",
+    kind="gauge",
+    unit="requests",
+    description="Answers that wait or grow.",
+    tags=REPLICA,
+)
+ACCEPTANCE_LENGTH = Metric(
+    name="eagleray_serving_acceptance_length_tokens",
+    kind="gauge",
+    unit="tokens",
+    description="Tokens committed per target verification over the latest cycles, bonus token included.",
+    tags=REPLICA,
+)
+
+
+def _served(thing: str, description: str) -> Metric:
+    return Metric(
+        name=f"eagleray_serving_{thing}_total",
+        kind="counter",
+        unit="count",
+        description=description,
+        tags=REPLICA,
+    )
+
+
+REQUESTS = _served("requests", "HTTP requests that the engine was asked for.")
+PROMPT_TOKENS = _served("prompt_tokens", "Tokens of prompts.")
+COMPLETION_TOKENS = _served("completion_tokens", "Tokens of answers.")
+CYCLES = _served("cycles", "Target verifications.")
+DRAFTED_TOKENS = _served("drafted_tokens", "Draft tokens that were verified.")
+ACCEPTED_TOKENS = _served("accepted_tokens", "Draft tokens that were delivered.")
+
+SERVING = (
+    HEALTH,
+    UNFINISHED,
+    ACCEPTANCE_LENGTH,
+    REQUESTS,
+    PROMPT_TOKENS,
+    COMPLETION_TOKENS,
+    CYCLES,
+    DRAFTED_TOKENS,
+    ACCEPTED_TOKENS,
+)
+CATALOGUE = {metric.name: metric for metric in (*WATCHDOG, *SWEEP, *SERVING)}

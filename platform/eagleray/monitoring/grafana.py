@@ -1,4 +1,4 @@
-"""Grafana dashboards made from the catalogue: one panel a metric, filtered by session and run.
+"""Grafana dashboards made from the catalogue: one panel a metric, filtered by session and run or application.
 
 `SessionName` and the data source variable are those of Ray's own dashboards, so links between them keep their
 filters.
@@ -7,10 +7,11 @@ filters.
 from collections.abc import Sequence
 from typing import Any
 
-from eagleray.monitoring.catalogue import WATCHDOG, Metric
+from eagleray.monitoring.catalogue import SERVING, WATCHDOG, Metric
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 12, 8, 2
 GRAFANA_UNITS = {"s": "s", "ratio": "percentunit", "index": "none", "count": "short"}
+GRAFANA_UNITS |= dict.fromkeys(("requests", "tokens"), "short")
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
@@ -19,9 +20,14 @@ def watchdog_dashboard() -> dict[str, Any]:
     return dashboard("eagleray-watchdog", "EagleRay watchdog", WATCHDOG)
 
 
+def serving_dashboard() -> dict[str, Any]:
+    """The dashboard of the endpoint."""
+    return dashboard("eagleray-serving", "EagleRay serving", SERVING)
+
+
 def dashboard(uid: str, title: str, metrics: Sequence[Metric]) -> dict[str, Any]:
-    """Grafana's JSON for a dashboard over some metrics."""
-    run_query = f"label_values(ray_{metrics[0].name}, run)"
+    """Grafana's JSON for a dashboard over some metrics, which share their first tag."""
+    scope = metrics[0].tags[0]
     return {
         "uid": uid,
         "title": title,
@@ -34,7 +40,7 @@ def dashboard(uid: str, title: str, metrics: Sequence[Metric]) -> dict[str, Any]
             "list": [
                 {"name": "datasource", "type": "datasource", "query": "prometheus"},
                 _variable("SessionName", f"label_values(ray_{metrics[0].name}, SessionName)"),
-                _variable("run", run_query),
+                _variable(scope, f"label_values(ray_{metrics[0].name}, {scope})"),
             ]
         },
         "panels": [_panel(metric, number) for number, metric in enumerate(metrics)],
@@ -76,7 +82,8 @@ def _panel(metric: Metric, number: int) -> dict[str, Any]:
 
 
 def _query(metric: Metric) -> str:
-    series = f'ray_{metric.name}{{run=~"$run", SessionName=~"$SessionName"}}'
+    scope = metric.tags[0]
+    series = f'ray_{metric.name}{{{scope}=~"${scope}", SessionName=~"$SessionName"}}'
     by = ", ".join(metric.tags)
     return (
         f"sum by ({by}) (increase({series}[5m]))" if metric.kind == "counter" else f"max by ({by}) ({series})"

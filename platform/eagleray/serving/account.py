@@ -54,9 +54,14 @@ class Account:
         self._latest: deque[Cycle] = deque(maxlen=window_cycles)
 
     @property
+    def latest(self) -> AcceptanceSummary:
+        """Acceptance over as much of the window as there is."""
+        return summarize(list(self._latest))
+
+    @property
     def recent(self) -> AcceptanceSummary | None:
         """Acceptance over the window; None until it is full."""
-        return summarize(self._latest) if len(self._latest) == self._latest.maxlen else None
+        return self.latest if len(self._latest) == self._latest.maxlen else None
 
     def add(self, answers: "Answers") -> None:
         """Count what was delivered of one request, whole or not."""
@@ -72,7 +77,7 @@ class Account:
 
     def facts(self) -> dict[str, Any]:
         """Totals and the acceptance of now, for `/v1/speculation`."""
-        latest = summarize(self._latest)
+        latest = self.latest
         return {
             "requests": self.requests,
             "prompt_tokens": self.prompt_tokens,

@@ -29,6 +29,10 @@ class DraftConfig(Settings):
     """`depth` is the most: every cycle drafts as deep as promises the most tokens per second, and not at all
     where drafting would lose."""
 
+    expected_tau: float | None = Field(default=None, ge=1.0)
+    """Acceptance length that was measured where the drafter was judged. Live traffic that stays far below it
+    has drifted away from what the drafter was trained on, and health says so. None watches nothing."""
+
     tree: TreeSetting | None = None
     """How the draft may branch; None drafts chains."""
 
@@ -72,6 +76,9 @@ class HealthConfig(Settings):
 
     collapse_tau: float = Field(default=1.02, ge=1.0)
     """Acceptance length under which a drafter does nothing but cost time."""
+
+    drift_ratio: float = Field(default=0.8, gt=0.0, le=1.0)
+    """Share of the drafter's expected acceptance length under which traffic has drifted."""
 
 
 class ReplicasConfig(Settings):

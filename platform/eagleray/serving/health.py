@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from eagleray.serving.config import HealthConfig
+from eagleray.serving.config import DraftConfig, HealthConfig
 from eagleray.speculation.acceptance import AcceptanceSummary
 
 
@@ -11,14 +11,15 @@ from eagleray.speculation.acceptance import AcceptanceSummary
 class Health:
     """A word for the orchestrator, and the reason for people."""
 
-    status: Literal["healthy", "degraded", "stalled", "stopped"]
-    """`degraded` answers correctly, and slower than it would without its drafter."""
+    status: Literal["healthy", "degraded", "drifted", "stalled", "stopped"]
+    """`degraded` answers correctly, and slower than it would without its drafter; `drifted` answers slower
+    than the drafter was promoted for."""
     reason: str = ""
 
     @property
     def serves(self) -> bool:
         """False where only a restart helps."""
-        return self.status in ("healthy", "degraded")
+        return self.status not in ("stalled", "stopped")
 
 
 def judge_health(
@@ -26,7 +27,7 @@ def judge_health(
     *,
     alive: bool,
     idle_s: float,
-    drafting: bool,
+    draft: DraftConfig | None,
     recent: AcceptanceSummary | None,
 ) -> Health:
     """Judge by progress.
@@ -44,10 +45,18 @@ def judge_health(
             reason=f"no token for {idle_s:.0f} s while requests are unfinished; {config.stall_s:.0f} s "
             "are allowed",
         )
-    if drafting and recent is not None and recent.acceptance_length < config.collapse_tau:
+    if draft is None or recent is None:
+        return Health(status="healthy")
+    seen = f"acceptance length {recent.acceptance_length:.3f} over the last {recent.cycles} cycles"
+    if recent.acceptance_length < config.collapse_tau:
         return Health(
             status="degraded",
-            reason=f"acceptance length {recent.acceptance_length:.3f} over the last {recent.cycles} cycles "
-            f"is below {config.collapse_tau}: the drafter does not fit the target or the traffic",
+            reason=f"{seen} is below {config.collapse_tau}: the drafter fits neither target nor traffic",
+        )
+    if draft.expected_tau and recent.acceptance_length < config.drift_ratio * draft.expected_tau:
+        return Health(
+            status="drifted",
+            reason=f"{seen} is below {config.drift_ratio:.0%} of the expected {draft.expected_tau}: distil "
+            "prompts of this traffic and train on",
         )
     return Health(status="healthy")

@@ -48,7 +48,9 @@ def open_service(config: ServeConfig) -> tuple[Service, dict[str, Any]]:
         "target_hash": target_hash(folder),
         "template_hash": template_hash(chat),
         "drafter_hash": None if config.draft is None else draft_hash(config.draft),
-        "draft": None if config.draft is None else config.draft.model_dump(mode="json", exclude={"folder"}),
+        "draft": None
+        if config.draft is None
+        else config.draft.model_dump(mode="json", exclude={"folder", "expected_tau"}),
     }
     return service, regime
 

@@ -55,7 +55,7 @@ class Service:
             self.config.health,
             alive=self._engine.alive,
             idle_s=self._engine.idle_s,
-            drafting=self.config.draft is not None,
+            draft=self.config.draft,
             recent=self.account.recent,
         )
 

@@ -3,13 +3,23 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from eagleray.monitoring import ray_metrics
-from eagleray.monitoring.catalogue import CATALOGUE, INCIDENTS, PHASE, SILENCE, VERDICT, WATCHDOG
-from eagleray.monitoring.grafana import watchdog_dashboard
+from eagleray.monitoring.catalogue import (
+    CATALOGUE,
+    INCIDENTS,
+    PHASE,
+    SERVING,
+    SILENCE,
+    VERDICT,
+    WATCHDOG,
+    Metric,
+)
+from eagleray.monitoring.grafana import serving_dashboard, watchdog_dashboard
 from eagleray.monitoring.ray_metrics import RayMetrics
 from eagleray.watchdog.config import DetectorConfig
 from eagleray.watchdog.detector import advance
@@ -20,11 +30,13 @@ from eagleray.watchdog.state import initial_state
 from eagleray.watchdog.telemetry import PHASES
 from eagleray.watchdog.verdicts import KINDS
 
-CHECKED_IN = Path(__file__).parents[3] / "configs" / "grafana" / "dashboards" / "watchdog.json"
+DASHBOARDS = Path(__file__).parents[3] / "configs" / "grafana" / "dashboards"
 
 
 def test_names_say_room_thing_and_unit() -> None:
-    endings = {"s": "_s", "ratio": "_ratio", "index": "_index", "count": "_total"}
+    endings = {unit: f"_{unit}" for unit in ("s", "ratio", "index", "requests", "tokens")} | {
+        "count": "_total"
+    }
     for metric in CATALOGUE.values():
         assert re.fullmatch(r"eagleray_[a-z]+(_[a-z]+)+", metric.name)
         assert metric.name.endswith(endings[metric.unit])
@@ -37,16 +49,20 @@ def test_indices_mean_what_the_watchdog_means() -> None:
     assert VERDICT.labels == KINDS
 
 
-def test_the_checked_in_dashboard_is_the_one_the_catalogue_gives() -> None:
+def test_the_checked_in_dashboards_are_those_the_catalogue_gives() -> None:
     """After a change: `python -m jobs.dashboards`."""
-    assert json.loads(CHECKED_IN.read_text()) == watchdog_dashboard()
+    assert json.loads((DASHBOARDS / "watchdog.json").read_text()) == watchdog_dashboard()
+    assert json.loads((DASHBOARDS / "serving.json").read_text()) == serving_dashboard()
 
 
-def test_every_metric_has_a_panel_of_its_own() -> None:
-    panels = watchdog_dashboard()["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels) == len(WATCHDOG)
-    for metric, panel in zip(WATCHDOG, panels, strict=True):
-        assert f"ray_{metric.name}{{" in panel["targets"][0]["expr"]
+@pytest.mark.parametrize(
+    ("content", "metrics"), [(watchdog_dashboard(), WATCHDOG), (serving_dashboard(), SERVING)]
+)
+def test_every_metric_has_a_panel_of_its_own(content: dict[str, Any], metrics: tuple[Metric, ...]) -> None:
+    panels = content["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) == len(metrics)
+    for metric, panel in zip(metrics, panels, strict=True):
+        assert f"ray_{metric.name}{{{metric.tags[0]}=~" in panel["targets"][0]["expr"]
 
 
 def test_what_the_watchdog_reads_is_in_the_catalogue_and_leaves_out_what_is_missing() -> None:
