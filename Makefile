@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 ORDINARY := "not gpu and not slow and not engine"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo sweep test check soak clean engine-vllm test-engines
+.PHONY: help setup demo sweep serve test check soak clean engine-vllm test-engines
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ demo: $(READY) ## Prompts to a judged drafter on the embedded target; ends with 
 
 sweep: $(READY) ## Which drafter, depth and block serve best, on the drafters of make demo; ends with runs/sweep/sweep.html
 	$(BIN)/python -m jobs.sweep --recipe configs/sweep.yaml
+
+serve: $(READY) ## The embedded target with and without drafters, side by side on http://127.0.0.1:8000
+	$(BIN)/python -m jobs.serve
 
 check: $(READY) ## Lint, types and import fences
 	$(BIN)/ruff check .
@@ -64,7 +67,7 @@ $(VLLM_READY): requirements-vllm.txt
 		(alias / 'METADATA').write_text(f'Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n')"
 	touch $@
 
-bench-%: $(READY) ## Measure: bench-distil, bench-engine, bench-parity, bench-train, bench-watchdog; ARGS="..." for its options
+bench-%: $(READY) ## Measure: bench-distil, bench-engine, bench-parity, bench-serve, bench-train, bench-watchdog; ARGS="..." for its options
 	$(BIN)/python -m jobs.bench_$* $(ARGS)
 
 clean: ## Remove the environment and the caches, keep runs/
