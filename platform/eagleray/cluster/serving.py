@@ -12,10 +12,11 @@ from starlette.applications import Starlette
 from eagleray.errors import ArtifactError, ClusterError, EngineError
 from eagleray.monitoring.catalogue import SERVING
 from eagleray.monitoring.ray_metrics import RayMetrics
-from eagleray.serving.config import HttpConfig, ServeConfig
+from eagleray.serving.config import HttpConfig, ServeConfig, SwapConfig
 from eagleray.serving.gauges import Telling
 from eagleray.serving.http import build_http
 from eagleray.serving.opening import open_service
+from eagleray.settings import validate
 
 TELL_EVERY_S = 2.0
 """Seconds between two tellings of the metrics."""
@@ -27,7 +28,7 @@ class EngineReplica:
     """Gives one service a process and Serve's HTTP."""
 
     def __init__(self, config: ServeConfig):
-        self.service, self.regime = open_service(config)
+        self.service = open_service(config)
         context = serve.get_replica_context()
         tags = {"application": context.app_name, "replica": context.replica_tag}
         self._telling = Telling(self.service, RayMetrics(SERVING), tags)
@@ -35,7 +36,15 @@ class EngineReplica:
 
     def __serve_build_asgi_app__(self) -> Starlette:
         """Serve hands every request to this."""
-        return build_http(self.service, self.regime)
+        return build_http(self.service)
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Serve calls this when `user_config` of a deployment changes: another `draft` is swapped in.
+
+        Raises:
+            ConfigError: It holds something else.
+        """
+        await self.service.swap(validate(SwapConfig, user_config, "user_config").draft)
 
     def _tell(self) -> None:
         while True:

@@ -81,6 +81,22 @@ class HealthConfig(Settings):
     """Share of the drafter's expected acceptance length under which traffic has drifted."""
 
 
+class CanaryConfig(Settings):
+    """How a new drafter is tried beside the live one before it takes over."""
+
+    share: float = Field(default=0.25, gt=0.0, lt=1.0)
+    """Of the requests that the new drafter answers meanwhile."""
+
+    min_cycles: PositiveInt = 200
+    """Cycles that both drafters must have run."""
+
+    min_compared: PositiveInt = 4
+    """Greedy answers that both must have given alike."""
+
+    tau_ratio: float = Field(default=0.95, gt=0.0)
+    """Share of the live drafter's acceptance length that the new one must reach."""
+
+
 class ReplicasConfig(Settings):
     """How many engines answer, and what each takes of the cluster."""
 
@@ -117,6 +133,7 @@ class ServeConfig(Settings):
     """None decodes plainly."""
     limits: LimitsConfig = LimitsConfig()
     health: HealthConfig = HealthConfig()
+    canary: CanaryConfig = CanaryConfig()
     replicas: ReplicasConfig = ReplicasConfig()
 
     api_key_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -131,6 +148,13 @@ class ServeConfig(Settings):
                 "leave draft out or set engine.name to native"
             )
         return self
+
+
+class SwapConfig(Settings):
+    """What may change while an application serves: `user_config` of its deployment."""
+
+    draft: DraftConfig | None
+    """The drafter to try and then to serve; null for plain decoding."""
 
 
 class HttpConfig(Settings):

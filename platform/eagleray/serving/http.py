@@ -35,16 +35,13 @@ ResultT = TypeVar("ResultT")
 RequestT = TypeVar("RequestT", bound=Generate)
 
 
-def build_http(service: Service, regime: dict[str, Any]) -> Starlette:
+def build_http(service: Service) -> Starlette:
     """Make the application.
-
-    Args:
-        regime: What `/v1/regime` tells: everything that a number measured here depends on.
 
     Raises:
         ConfigError: The variable of the bearer token is not set.
     """
-    routes = Routes(service, regime, _api_key(service.config.api_key_env))
+    routes = Routes(service, _api_key(service.config.api_key_env))
     return Starlette(
         routes=[
             Route("/v1/chat/completions", routes.chat, methods=["POST"]),
@@ -67,9 +64,8 @@ def build_http(service: Service, regime: dict[str, Any]) -> Starlette:
 class Routes:
     """What each path does."""
 
-    def __init__(self, service: Service, regime: dict[str, Any], api_key: str | None):
+    def __init__(self, service: Service, api_key: str | None):
         self._service = service
-        self._regime = regime
         self._api_key = api_key
 
     async def chat(self, request: Request) -> Response:
@@ -95,12 +91,15 @@ class Routes:
     async def regime(self, request: Request) -> Response:
         """Tell what numbers measured here depend on."""
         self._require_key(request)
-        return JSONResponse(self._regime)
+        return JSONResponse(self._service.regime)
 
     async def speculation(self, request: Request) -> Response:
         """Tell what was served so far, and the acceptance of now."""
         self._require_key(request)
-        return JSONResponse({**self._service.account.facts(), "unfinished": self._service.unfinished})
+        service = self._service
+        return JSONResponse(
+            {**service.account.facts(), "unfinished": service.unfinished, "swaps": service.swaps}
+        )
 
     async def health(self, request: Request) -> Response:
         """200 while tokens flow, 503 when only a restart helps. Needs no token."""

@@ -1,5 +1,7 @@
 """One thread that advances one engine for everybody: requests come in from any thread, updates go out.
 
+Requests run in lanes, each a stream of the engine: one a drafter, while a new one is tried beside the old.
+
 The thread is the only one that touches the engine. It sleeps while nothing is unfinished; between two
 cycles it takes in what was asked of it meanwhile.
 """
@@ -7,7 +9,7 @@ cycles it takes in what was asked of it meanwhile.
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from eagleray.engines.base import FailedRequest, Generation, GenerationRequest, RequestStream
@@ -41,10 +43,17 @@ Deliver = Callable[[list[Update]], None]
 
 
 class EngineLoop:
-    """Drives a stream until it is closed, or until the engine breaks: then everything unfinished fails."""
+    """Drives lanes until it is closed, or until the engine breaks: then everything unfinished fails.
 
-    def __init__(self, stream: RequestStream, deliver: Deliver):
-        self._stream = stream
+    Args:
+        lane: Name of the first lane.
+    """
+
+    def __init__(self, lane: str, stream: RequestStream, deliver: Deliver):
+        self._lanes = {lane: stream}
+        self._leaving: set[str] = set()
+        """Lanes that go once they are empty."""
+        self._lane_of: dict[str, str] = {}
         self._deliver = deliver
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._told: dict[str, int] = {}
@@ -53,7 +62,6 @@ class EngineLoop:
         self._closing = False
         self._lock = threading.Lock()
         self._progressed_s = time.monotonic()
-        self._tokens = 0
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -67,7 +75,15 @@ class EngineLoop:
         """Seconds since the last sign of progress while work is unfinished; 0 without work."""
         return time.monotonic() - self._progressed_s if self._unfinished else 0.0
 
-    def submit(self, request: GenerationRequest, *, watch: bool) -> bool:
+    def open_lane(self, lane: str, stream: RequestStream) -> None:
+        """Add a lane, from any thread."""
+        self._commands.put(lambda: self._lanes.update({lane: stream}))
+
+    def close_lane(self, lane: str) -> None:
+        """Let a lane go once it is empty, from any thread. Nothing may be submitted to it any more."""
+        self._commands.put(lambda: self._leaving.add(lane))
+
+    def submit(self, request: GenerationRequest, lane: str, *, watch: bool) -> bool:
         """Hand a request in, from any thread.
 
         Args:
@@ -82,7 +98,7 @@ class EngineLoop:
             if not self._unfinished:
                 self._progressed_s = time.monotonic()
             self._unfinished.add(request.request_id)
-            self._commands.put(lambda: self._submit(request, watch))
+            self._commands.put(lambda: self._submit(request, lane, watch))
             return True
 
     def cancel(self, request_id: str) -> None:
@@ -109,49 +125,62 @@ class EngineLoop:
 
     def _take_commands(self) -> bool:
         """Do what was asked for, waiting while there is nothing else to do. False to end."""
-        while not self._closing and not self._stream.unfinished:
+        while not self._closing and not any(self._busy()):
             self._commands.get()()
         while not self._closing and not self._commands.empty():
             self._commands.get()()
         return not self._closing
 
-    def _cycle(self) -> None:
-        outcomes = self._stream.advance() if self._stream.unfinished else []
-        if outcomes or self._stream.delivered_tokens > self._tokens:
-            self._tokens = self._stream.delivered_tokens
-            self._progressed_s = time.monotonic()
-        updates = self._news() + [self._end(outcome) for outcome in outcomes]
-        if updates:
-            self._deliver(updates)
+    def _busy(self) -> Iterator[RequestStream]:
+        return (stream for stream in self._lanes.values() if stream.unfinished)
 
-    def _news(self) -> list[Update]:
+    def _cycle(self) -> None:
+        for stream in list(self._busy()):
+            before = stream.delivered_tokens
+            outcomes = stream.advance()
+            if outcomes or stream.delivered_tokens > before:
+                self._progressed_s = time.monotonic()
+            updates = self._news(stream) + [self._end(outcome) for outcome in outcomes]
+            if updates:
+                self._deliver(updates)
+        for lane in [lane for lane in self._leaving if not self._lanes[lane].unfinished]:
+            self._leaving.remove(lane)
+            del self._lanes[lane]
+
+    def _news(self, stream: RequestStream) -> list[Update]:
         if not self._told:
             return []
-        news = {name: ids for name, ids in self._stream.new_ids().items() if ids and name in self._told}
+        news = {name: ids for name, ids in stream.new_ids().items() if ids and name in self._told}
         for request_id, ids in news.items():
             self._told[request_id] += len(ids)
         return [Update(request_id=request_id, ids=ids) for request_id, ids in news.items()]
 
     def _end(self, outcome: Outcome) -> Update:
-        told = self._told.pop(outcome.request_id, 0)
-        self._unfinished.discard(outcome.request_id)
+        told = self._forget(outcome.request_id)
         ids = outcome.answer_ids[told:] if isinstance(outcome, Generation) else ()
         return Update(request_id=outcome.request_id, ids=ids, outcome=outcome)
 
-    def _submit(self, request: GenerationRequest, watch: bool) -> None:
+    def _submit(self, request: GenerationRequest, lane: str, watch: bool) -> None:
         try:
-            self._stream.submit(request)
+            self._lanes[lane].submit(request)
         except EngineError as error:
             rejected = RejectedRequest(request_id=request.request_id, reason=str(error))
             self._deliver([self._end(rejected)])
             return
+        self._lane_of[request.request_id] = lane
         if watch:
             self._told[request.request_id] = 0
 
     def _cancel(self, request_id: str) -> None:
-        self._stream.cancel(request_id)
-        self._told.pop(request_id, None)
+        if (lane := self._lane_of.get(request_id)) is not None:
+            self._lanes[lane].cancel(request_id)
+        self._forget(request_id)
+
+    def _forget(self, request_id: str) -> int:
+        """Drop what is known of a request; returns how many of its ids were told."""
         self._unfinished.discard(request_id)
+        self._lane_of.pop(request_id, None)
+        return self._told.pop(request_id, 0)
 
     def _close(self) -> None:
         self._closing = True

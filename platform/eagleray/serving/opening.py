@@ -1,5 +1,6 @@
 """From settings to a service: target, drafter, engine and tokenizer loaded, and the regime they make."""
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from eagleray.corpus.chat import ChatTemplate, template_hash
@@ -11,7 +12,7 @@ from eagleray.engines.catalog import build_engine, engine_version
 from eagleray.errors import ArtifactError
 from eagleray.evaluation.regime import describe_machine
 from eagleray.serving.config import DraftConfig, ServeConfig
-from eagleray.serving.service import Service
+from eagleray.serving.service import Lane, Service
 from eagleray.settings import fingerprint
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.identity import target_hash
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from eagleray.engines.native.engine import NativeEngine
 
 
-def open_service(config: ServeConfig) -> tuple[Service, dict[str, Any]]:
-    """Load everything that an application serves with, and tell its regime.
+def open_service(config: ServeConfig) -> Service:
+    """Load everything that an application serves with.
 
     Raises:
         ArtifactError: The target or the drafter cannot be had.
@@ -31,14 +32,18 @@ def open_service(config: ServeConfig) -> tuple[Service, dict[str, Any]]:
     folder = resolve_target(config.target)
     geometry = TargetGeometry.read(folder)
     engine = build_engine(config.engine, folder, config.target.dtype)
-    draft = None if config.draft is None else open_draft(config.draft, engine)
     chat = ChatTemplate(load_tokenizer(folder), config.template_arguments)
-    service = Service(
-        config,
-        engine.open_stream(draft=draft),
-        chat,
-        context_window_tokens=context_window_tokens(engine, geometry),
-    )
+    numbers = count(1)
+
+    def open_lane(draft: DraftConfig | None) -> Lane:
+        setting = None if draft is None else open_draft(draft, engine)
+        return Lane(
+            name=f"{'plain' if draft is None else 'drafter'}-{next(numbers)}",
+            stream=engine.open_stream(draft=setting),
+            draft=draft,
+            facts=draft_facts(draft),
+        )
+
     regime = {
         "machine": describe_machine().model_dump(mode="json"),
         "engine": config.engine.name,
@@ -47,12 +52,8 @@ def open_service(config: ServeConfig) -> tuple[Service, dict[str, Any]]:
         "dtype": config.target.dtype,
         "target_hash": target_hash(folder),
         "template_hash": template_hash(chat),
-        "drafter_hash": None if config.draft is None else draft_hash(config.draft),
-        "draft": None
-        if config.draft is None
-        else config.draft.model_dump(mode="json", exclude={"folder", "expected_tau"}),
     }
-    return service, regime
+    return Service(config, open_lane, chat, context_window_tokens(engine, geometry), regime)
 
 
 def open_draft(config: DraftConfig, engine: Engine) -> DraftSetting:
@@ -77,9 +78,14 @@ def open_draft(config: DraftConfig, engine: Engine) -> DraftSetting:
     return DraftSetting(source=source, depth=config.depth, tree=config.tree, adaptive=config.adaptive)
 
 
-def draft_hash(config: DraftConfig) -> str:
-    """What names a drafter in a regime: of its weights, or of its settings where it has none."""
-    return drafter_hash(config.folder) if config.folder is not None else fingerprint(config.drafter)
+def draft_facts(config: DraftConfig | None) -> dict[str, Any]:
+    """What a drafter adds to a regime: a hash of its weights, or of its settings where it has none."""
+    if config is None:
+        return {"drafter_hash": None, "draft": None}
+    return {
+        "drafter_hash": drafter_hash(config.folder) if config.folder else fingerprint(config.drafter),
+        "draft": config.model_dump(mode="json", exclude={"folder", "expected_tau"}),
+    }
 
 
 def context_window_tokens(engine: Engine, geometry: TargetGeometry) -> int:

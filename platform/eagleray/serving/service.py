@@ -3,16 +3,19 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
 
 from eagleray.corpus.answer_text import AnswerText
 from eagleray.corpus.chat import ChatTemplate
-from eagleray.engines.base import FailedRequest, RequestStream
+from eagleray.engines.base import FailedRequest, Generation, GenerationRequest, RequestStream
 from eagleray.serving.account import Account
 from eagleray.serving.answers import Answers
 from eagleray.serving.asks import Ask, Asking
-from eagleray.serving.config import ServeConfig
+from eagleray.serving.canary import Canary, Decision
+from eagleray.serving.config import DraftConfig, ServeConfig
 from eagleray.serving.health import Health, judge_health
 from eagleray.serving.loop import EngineLoop, Update
 from eagleray.serving.refusals import BusyError, NotReadyError
@@ -21,32 +24,62 @@ from eagleray.serving.replies import Replies
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """A stream of the engine with one drafter, or with none."""
+
+    name: str
+    stream: RequestStream
+    draft: DraftConfig | None
+    facts: dict[str, Any]
+    """What it adds to the regime."""
+
+
+OpenLane = Callable[[DraftConfig | None], Lane]
+"""Loads a drafter and opens a stream with it."""
+
+
 class Service:
     """Everything of a server but HTTP. Its coroutines run in one event loop.
 
     Args:
-        stream: Of the engine, with or without a drafter; from here on the service's alone.
+        open_lane: Called for the drafter of the settings, and for each that is swapped in.
         context_window_tokens: Prompt and answer together, as clients are told.
+        regime: What numbers measured here depend on, beside the drafter.
     """
 
     def __init__(
         self,
         config: ServeConfig,
-        stream: RequestStream,
+        open_lane: OpenLane,
         chat: ChatTemplate,
         context_window_tokens: int,
+        regime: Mapping[str, Any],
     ):
         self.config = config
         self.context_window_tokens = context_window_tokens
         self.started_at = int(time.time())
         self.asking = Asking(chat, config.model, config.limits)
         self.account = Account(config.health.window_cycles)
+        self.swaps: list[str] = []
+        """What became of each drafter that was swapped in."""
+        self._open_lane = open_lane
+        self._live = open_lane(config.draft)
+        self._candidate: Lane | None = None
+        self._canary = Canary(config.canary)
+        self._regime = dict(regime)
         self._chat = chat
         self._room = config.engine.concurrency + config.limits.max_queued_requests
         self._updates: dict[str, asyncio.Queue[Update]] = {}
         """Where the updates of an unfinished request go."""
+        self._shadows: set[asyncio.Task[None]] = set()
         self._events: asyncio.AbstractEventLoop | None = None
-        self._engine = EngineLoop(stream, self._deliver)
+        self._engine = EngineLoop(self._live.name, self._live.stream, self._deliver)
+
+    @property
+    def regime(self) -> dict[str, Any]:
+        """What numbers measured here depend on now."""
+        return {**self._regime, **self._live.facts}
 
     @property
     def health(self) -> Health:
@@ -55,7 +88,7 @@ class Service:
             self.config.health,
             alive=self._engine.alive,
             idle_s=self._engine.idle_s,
-            draft=self.config.draft,
+            draft=self._live.draft,
             recent=self.account.recent,
         )
 
@@ -83,11 +116,12 @@ class Service:
             AnswerText(self._chat.show, request.prompt_ids, request.stop_strings) for request in ask.requests
         ]
         deadline_s = self._events.time() + self.config.limits.request_timeout_s
+        lane = self._candidate if self._candidate and self._canary.takes_next() else self._live
         answers = Answers(ask, texts, self._engine, updates, deadline_s)
         try:
             for request in ask.requests:
                 self._updates[request.request_id] = updates
-                if not self._engine.submit(request, watch=ask.stream):
+                if not self._engine.submit(request, lane.name, watch=ask.stream):
                     raise NotReadyError("The engine has stopped; try again in a moment.")
             yield answers
         finally:
@@ -96,6 +130,64 @@ class Service:
             for request in ask.requests:
                 self._updates.pop(request.request_id, None)
             self.account.add(answers)
+            self._watch_canary(lane, answers)
+
+    async def swap(self, draft: DraftConfig | None) -> None:
+        """Try another drafter on a share of the traffic; it takes over or is taken back by what it does.
+
+        Raises:
+            ArtifactError: There is no such drafter. The live one goes on.
+            EngineError: The engine cannot draft like that. The live one goes on.
+        """
+        if draft == (self._candidate or self._live).draft:
+            return
+        lane = await asyncio.to_thread(self._open_lane, draft)
+        if self._candidate:
+            self._end_canary(Decision(word="roll_back", reason="another drafter was swapped in"))
+        self._engine.open_lane(lane.name, lane.stream)
+        self._candidate, self._canary = lane, Canary(self.config.canary)
+
+    def _watch_canary(self, lane: Lane, answers: Answers) -> None:
+        """Count what a request did for the trial under way, and end the trial if it is decided."""
+        if self._candidate is None or lane not in (self._live, self._candidate):
+            return
+        of_candidate = lane is self._candidate
+        (self._canary.candidate if of_candidate else self._canary.live).add(answers.cycles)
+        if of_candidate:
+            for request, choice in zip(answers.ask.requests, answers.choices, strict=True):
+                if choice.outcome is not None and request.sampling.greedy:
+                    task = asyncio.ensure_future(self._shadow(request, choice.ids))
+                    self._shadows.add(task)
+                    task.add_done_callback(self._shadows.discard)
+        self._decide()
+
+    async def _shadow(self, request: GenerationRequest, answer_ids: tuple[int, ...]) -> None:
+        """Ask the live drafter what the new one was asked, and compare."""
+        canary, updates = self._canary, asyncio.Queue[Update]()
+        shadow = replace(request, request_id=f"shadow-{request.request_id}", log_probabilities=None)
+        self._updates[shadow.request_id] = updates
+        try:
+            if self._engine.submit(shadow, self._live.name, watch=False):
+                outcome = (await updates.get()).outcome
+                if isinstance(outcome, Generation) and canary is self._canary:
+                    canary.compare(outcome.answer_ids == answer_ids)
+                    self._decide()
+        finally:
+            del self._updates[shadow.request_id]
+
+    def _decide(self) -> None:
+        if self._candidate and (decision := self._canary.decide()).word != "wait":
+            self._end_canary(decision)
+
+    def _end_canary(self, decision: Decision) -> None:
+        assert self._candidate is not None
+        kept, gone = self._live, self._candidate
+        if decision.word == "promote":
+            kept, gone = gone, kept
+        self.swaps.append(f"{decision.word} {self._candidate.name}: {decision.reason}")
+        log.warning("drafter %s", self.swaps[-1])
+        self._live, self._candidate = kept, None
+        self._engine.close_lane(gone.name)
 
     def replies(self, ask: Ask) -> Replies:
         """What writes the answers of a request."""

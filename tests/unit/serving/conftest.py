@@ -21,9 +21,9 @@ from eagleray.engines.base import (
 )
 from eagleray.engines.limits import RequestLimits
 from eagleray.errors import EngineError
-from eagleray.serving.config import ServeConfig
+from eagleray.serving.config import DraftConfig, ServeConfig
 from eagleray.serving.http import build_http
-from eagleray.serving.service import Service
+from eagleray.serving.service import Lane, Service
 from eagleray.speculation.acceptance import Cycle
 from eagleray.targets.embedded import prepare_embedded
 from eagleray.targets.loading import load_tokenizer
@@ -145,7 +145,7 @@ class Client:
     def __init__(self, service: Service, stream: ScriptedStream):
         self.service = service
         self.stream = stream
-        self.app = build_http(service, {"engine": "scripted"})
+        self.app = build_http(service)
 
     def send(self, method: str, path: str, **options: Any) -> httpx.Response:
         return self.send_all([(method, path, options)])[0]
@@ -174,14 +174,26 @@ class Client:
 
 @pytest.fixture
 def serve(chat: ChatTemplate) -> Iterator[Callable[..., Client]]:
-    """Serve a text or ids; settings are those of `ServeConfig`."""
+    """Serve a text or ids; settings are those of `ServeConfig`. Drafters that are swapped in run `others`."""
     services: list[Service] = []
 
-    def start(answer: str | Sequence[int] = "one two three", *, block: int = 0, **settings: Any) -> Client:
+    def start(
+        answer: str | Sequence[int] = "one two three",
+        *,
+        block: int = 0,
+        others: Sequence[ScriptedStream] = (),
+        **settings: Any,
+    ) -> Client:
         ids = chat.encode(answer) if isinstance(answer, str) else tuple(answer)
         stream = ScriptedStream((*ids, END, *ids, *[9] * WINDOW), chat.show, block)
         config = ServeConfig.model_validate({"model": "scripted", **settings})
-        service = Service(config, stream, chat, WINDOW)
+        lanes = iter((stream, *others))
+
+        def open_lane(draft: DraftConfig | None) -> Lane:
+            facts = {"draft": draft and draft.depth}
+            return Lane(name=f"lane-{draft}", stream=next(lanes), draft=draft, facts=facts)
+
+        service = Service(config, open_lane, chat, WINDOW, {"engine": "scripted"})
         services.append(service)
         return Client(service, stream)
 
@@ -222,3 +234,13 @@ def events_of(response: httpx.Response) -> list[dict[str, Any]]:
 @pytest.fixture
 def events() -> Callable[[httpx.Response], list[dict[str, Any]]]:
     return events_of
+
+
+@pytest.fixture
+def scripted(chat: ChatTemplate) -> Callable[..., ScriptedStream]:
+    """A stream of a text, for a drafter that is swapped in."""
+
+    def make(answer: str, block: int) -> ScriptedStream:
+        return ScriptedStream((*chat.encode(answer), END, *[9] * WINDOW), chat.show, block)
+
+    return make
