@@ -38,7 +38,7 @@ FUZZ_CLIENTS = 32
 LEAVING = 0.1
 """Share of the hostile clients that leave before they are answered."""
 ENGINE = {"name": "native", "max_batch_size": 16, "threads": 1}
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 900.0
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
