@@ -97,6 +97,23 @@ class CanaryConfig(Settings):
     """Share of the live drafter's acceptance length that the new one must reach."""
 
 
+class CaptureConfig(Settings):
+    """Keeping live requests as prompts to distil."""
+
+    folder: Path
+    """Where JSON Lines files of prompts appear; a prompts source of kind `files` reads them."""
+
+    redact: str = Field(pattern=r"^(keep|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")
+    """`package.module:function` that is given each text and returns what may be kept of it, or None to keep
+    nothing of the request. `keep` keeps texts as they are, which must be said."""
+
+    category: str = "live"
+    """Category of the prompts."""
+
+    rows_per_file: PositiveInt = 100
+    """Requests of a file. What was not written yet is lost when a replica ends."""
+
+
 class ReplicasConfig(Settings):
     """How many engines answer, and what each takes of the cluster."""
 
@@ -134,6 +151,8 @@ class ServeConfig(Settings):
     limits: LimitsConfig = LimitsConfig()
     health: HealthConfig = HealthConfig()
     canary: CanaryConfig = CanaryConfig()
+    capture: CaptureConfig | None = None
+    """None keeps nothing."""
     replicas: ReplicasConfig = ReplicasConfig()
 
     api_key_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")

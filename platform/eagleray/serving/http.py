@@ -113,10 +113,13 @@ class Routes:
         self._require_key(request)
         body = await self._body(request)
 
-        def read() -> Ask:
-            return ask(read_request(schema, body))
+        def read() -> tuple[RequestT, Ask]:
+            content = read_request(schema, body)
+            return content, ask(content)
 
-        asked = await asyncio.to_thread(read) if len(body) > LARGE_BODY_BYTES else read()
+        content, asked = await asyncio.to_thread(read) if len(body) > LARGE_BODY_BYTES else read()
+        if self._service.capture:
+            self._service.capture.add(content)
         replies = self._service.replies(asked)
         if asked.stream:
             return await self._stream(request, asked, replies)

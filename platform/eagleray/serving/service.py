@@ -15,6 +15,7 @@ from eagleray.serving.account import Account
 from eagleray.serving.answers import Answers
 from eagleray.serving.asks import Ask, Asking
 from eagleray.serving.canary import Canary, Decision
+from eagleray.serving.capture import Capture
 from eagleray.serving.config import DraftConfig, ServeConfig
 from eagleray.serving.health import Health, judge_health
 from eagleray.serving.loop import EngineLoop, Update
@@ -61,6 +62,7 @@ class Service:
         self.started_at = int(time.time())
         self.asking = Asking(chat, config.model, config.limits)
         self.account = Account(config.health.window_cycles)
+        self.capture = Capture(config.capture) if config.capture else None
         self.swaps: list[str] = []
         """What became of each drafter that was swapped in."""
         self._open_lane = open_lane
@@ -194,8 +196,10 @@ class Service:
         return Replies(ask, self.config.model, self._chat.decode)
 
     def close(self) -> None:
-        """Stop the engine's thread."""
+        """Stop the engine's thread, and write what was captured."""
         self._engine.close()
+        if self.capture:
+            self.capture.flush()
 
     def _deliver(self, updates: list[Update]) -> None:
         """Carry updates from the engine's thread into the event loop."""
