@@ -52,7 +52,9 @@ class Telling:
             (DRAFTED_TOKENS, account.drafted_tokens),
             (ACCEPTED_TOKENS, account.accepted_tokens),
         ):
-            self._sink.add(metric, total - self._told.get(metric.name, 0), self._tags)
+            # Ray's counters refuse to add nothing.
+            if (new := total - self._told.get(metric.name, 0)) > 0:
+                self._sink.add(metric, new, self._tags)
             self._told[metric.name] = total
 
     def _gauges(self) -> Iterator[tuple[Metric, float]]:

@@ -27,7 +27,7 @@ class Sink:
 
     def add(self, metric, amount, tags):
         assert tags == TAGS
-        assert amount >= 0
+        assert amount > 0
         self.counters[metric.name] += amount
 
 
