@@ -36,10 +36,23 @@ class DraftConfig(Settings):
     tree: TreeSetting | None = None
     """How the draft may branch; None drafts chains."""
 
+    block_size: int | None = Field(default=None, ge=2)
+    """Slots that a block drafter runs, the anchor included; `depth` of the drafted ones are verified. None:
+    as many as the depth needs. A sweep may find that a wider block drafts better first tokens."""
+
     @model_validator(mode="after")
     def _one_of_both(self) -> "DraftConfig":
         if (self.folder is None) == (self.drafter is None):
             raise ValueError("give either folder (an exported drafter) or drafter (one without training)")
+        return self
+
+    @model_validator(mode="after")
+    def _blocks_hold_the_depth(self) -> "DraftConfig":
+        if self.block_size is not None and self.depth >= self.block_size:
+            raise ValueError(
+                f"a block of {self.block_size} slots drafts at most {self.block_size - 1} tokens; depth is "
+                f"{self.depth}"
+            )
         return self
 
 

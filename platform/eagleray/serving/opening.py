@@ -7,6 +7,7 @@ from eagleray.corpus.chat import ChatTemplate, template_hash
 from eagleray.drafters.base import DraftSource
 from eagleray.drafters.catalog import build_drafter
 from eagleray.drafters.folder import drafter_hash, load_drafter
+from eagleray.drafters.partial_block import PartialBlock
 from eagleray.engines.base import DraftSetting, Engine
 from eagleray.engines.catalog import build_engine, engine_version
 from eagleray.errors import ArtifactError
@@ -75,6 +76,8 @@ def open_draft(config: DraftConfig, engine: Engine) -> DraftSetting:
                 "drafters in runs/demo/drafters), or set draft.folder to where one was exported."
             )
         source = load_drafter(config.folder, heads)
+    if config.block_size is not None:
+        source = PartialBlock(source, config.block_size)
     return DraftSetting(source=source, depth=config.depth, tree=config.tree, adaptive=config.adaptive)
 
 

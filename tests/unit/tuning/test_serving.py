@@ -11,6 +11,7 @@ from eagleray.errors import DataError
 from eagleray.evaluation.interleaved import GroupTimes
 from eagleray.evaluation.regime import Regime
 from eagleray.recipe.loading import load_recipe
+from eagleray.serving.config import DraftConfig, ServeFile
 from eagleray.tuning.config import Point, ServingSweep
 from eagleray.tuning.outcome import Scale
 from eagleray.tuning.report import best_recipe, headline, note, render_page, serve_file, write_serving_report
@@ -200,6 +201,32 @@ def test_the_best_recipe_is_one_that_the_train_job_takes(
         named, pipeline.model_dump(mode="json"), {"eagle3": Path("runs/demo/drafters/eagle3")}
     )
     assert served
-    (application,) = yaml.safe_load(served)["applications"]
-    assert application["args"]["draft"] == {"folder": "runs/demo/drafters/eagle3", "depth": 2}
+    (application,) = ServeFile.model_validate(yaml.safe_load(served)).applications
+    assert application.args.draft == DraftConfig(folder=Path("runs/demo/drafters/eagle3"), depth=2)
+    assert application.args.target == pipeline.target
     assert best_recipe(result, pipeline.model_dump(mode="json")) is None, "chain is no drafter of it"
+
+
+@pytest.mark.parametrize(
+    ("drafter", "values", "draft"),
+    [
+        ("plain", {}, None),
+        ("prompt_lookup", {"depth": 4}, {"drafter": {"name": "prompt_lookup"}, "depth": 4}),
+        ("dflash", {"block_size": 8, "depth": 3}, {"folder": "d", "block_size": 8, "depth": 3}),
+    ],
+)
+def test_whatever_is_chosen_can_be_served(
+    result: Result, drafter: str, values: dict[str, int], draft: dict[str, object] | None
+) -> None:
+    pipeline = load_recipe(Path("configs/demo.yaml")).model_dump(mode="json")
+    chosen = Point(drafter=drafter, values=values)
+    assert result.confirmation
+    outcomes = tuple(o.model_copy(update={"point": chosen}) for o in result.confirmation.outcomes)
+    confirmation = result.confirmation.model_copy(update={"chosen": chosen, "outcomes": outcomes})
+    text = serve_file(
+        result.model_copy(update={"confirmation": confirmation}), pipeline, {"dflash": Path("d")}
+    )
+    assert text
+    (application,) = ServeFile.model_validate(yaml.safe_load(text)).applications
+    assert application.args.draft == (DraftConfig.model_validate(draft) if draft else None)
+    assert application.name == "code"
