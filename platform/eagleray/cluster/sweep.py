@@ -9,55 +9,43 @@ from typing import Any
 from eagleray.cluster.context import run_root
 from eagleray.cluster.crew import Crew
 from eagleray.cluster.evaluate import load_sources
+from eagleray.cluster.measuring import MeasuringWork, open_scale, target_facts
 from eagleray.corpus.chat import (
     ChatTemplate,
     RenderedPrompt,
-    TemplateArguments,
     render_prompts,
-    template_hash,
 )
 from eagleray.corpus.prompt import Prompt
 from eagleray.corpus.prompt_files import parse_prompt
 from eagleray.drafters.folder import CONFIG, drafter_hash
-from eagleray.engines.catalog import build_engine, engine_version
-from eagleray.engines.native.config import NativeEngineConfig
+from eagleray.engines.catalog import build_engine
 from eagleray.errors import ConfigError, DataError
 from eagleray.evaluation.interleaved import measure_interleaved
-from eagleray.evaluation.regime import Regime, describe_machine, workload_hash
+from eagleray.evaluation.regime import Regime
 from eagleray.monitoring.catalogue import SWEEP, SWEEP_SPEEDUP, SWEEP_TRIALS
 from eagleray.monitoring.ray_metrics import RayMetrics
 from eagleray.recipe.run_folder import RunFolder
 from eagleray.recipe.sections import PipelineRecipe, SweepRecipe, UntrainedDrafterConfig
-from eagleray.settings import Settings, fingerprint
-from eagleray.targets.config import TargetConfig
-from eagleray.targets.identity import target_hash
+from eagleray.settings import fingerprint
 from eagleray.targets.loading import load_tokenizer, resolve_target
-from eagleray.tuning.config import Point, ServingMeasure, ServingSweep
-from eagleray.tuning.outcome import Outcome, Scale
+from eagleray.tuning.config import Point, ServingSweep
+from eagleray.tuning.outcome import Outcome
 from eagleray.tuning.result import Result, best_points, read_result
 from eagleray.tuning.serving import Measured, MeasureTask, ServingPoint, ServingTrials, draft_setting
 from eagleray.tuning.space import Space
 from eagleray.tuning.storage import one_driver, open_storage
 from eagleray.tuning.study import Proposal, Study, TrialView, check_contract, terms
 
-PLAIN_RATE = "plain_tokens_per_s"
 WARM_POINTS = 3
 """Points that a sweep takes over from each earlier result."""
 
 
-class ServingWork(Settings):
+class ServingWork(MeasuringWork):
     """What a measuring process must know."""
 
-    target: TargetConfig
-    target_hash: str
-    template_hash: str
-    template_arguments: TemplateArguments
-    engine: NativeEngineConfig
     drafters: dict[str, Path]
     drafter_hashes: dict[str, str]
     baselines: dict[str, UntrainedDrafterConfig]
-    measure: ServingMeasure
-    workers: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,23 +89,7 @@ class ServingActor:
 
     def regime(self, workload: str) -> Regime:
         """Where this process measures."""
-        work, measure = self.work, self.work.measure
-        return Regime(
-            machine=describe_machine(),
-            workers=work.workers,
-            engine=work.engine.name,
-            engine_version=engine_version(work.engine),
-            engine_settings=work.engine.model_dump(mode="json", exclude={"name"}),
-            dtype=work.target.dtype,
-            target_hash=work.target_hash,
-            drafter_hashes=work.drafter_hashes,
-            template_hash=work.template_hash,
-            workload_hash=workload_hash({workload: self.prompts[workload]}),
-            acceptance_concurrency=measure.concurrency,
-            timing_concurrency=measure.concurrency,
-            max_new_tokens=measure.new_tokens,
-            timing_new_tokens=measure.new_tokens,
-        )
+        return self.work.regime(workload, self.prompts[workload], self.work.drafter_hashes)
 
     def plain(self, workload: str) -> tuple[int, float]:
         """Tokens and seconds of plain decoding, prefill excluded."""
@@ -127,10 +99,7 @@ class ServingActor:
     def run(self, task: MeasureTask) -> Measured:
         """Measure the points of a task."""
         start_s = time.perf_counter()
-        concurrency = self.work.measure.concurrency
-        prompts = self.prompts[task.workload]
-        if task.groups is not None:
-            prompts = [item for group in task.groups for item in prompts[group * concurrency :][:concurrency]]
+        prompts = self.work.pick(self.prompts[task.workload], task.groups)
         groups = self._measure(prompts, task.points)
         return Measured(groups=groups, wall_s=time.perf_counter() - start_s)
 
@@ -201,19 +170,13 @@ def open_serving_sweep(recipe: SweepRecipe, pipeline: PipelineRecipe) -> SweepRu
     for point in (sweep.default, *sweep.first):
         space.params(point)
     folder = run_root(recipe.run.root) / recipe.run.name
-    target_folder = resolve_target(pipeline.target)
-    chat = ChatTemplate(load_tokenizer(target_folder), pipeline.prompts.template_arguments)
     run = SweepRun(
         folder=folder,
         memory=run_root(recipe.run.root) / "memory",
         name=recipe.run.name,
         sweep=sweep,
         work=ServingWork(
-            target=pipeline.target,
-            target_hash=target_hash(target_folder),
-            template_hash=template_hash(chat),
-            template_arguments=pipeline.prompts.template_arguments,
-            engine=pipeline.engine,
+            **target_facts(pipeline),
             drafters={label: base.drafter(label) for label in trained},
             drafter_hashes={
                 **{label: drafter_hash(base.drafter(label)) for label in trained},
@@ -282,12 +245,7 @@ def _open_trials(run: SweepRun, workload: str, crew: Crew) -> ServingTrials:
         contract={**_terms(run), "regime": regime.model_dump(mode="json")},
     )
     study.enqueue((sweep.default, *sweep.first, *_warm_points(sweep, study.space)))
-    if study.recall(PLAIN_RATE) is None:
-        pairs = crew.everywhere("plain", workload)
-        study.remember(PLAIN_RATE, sum(tokens for tokens, _ in pairs) / sum(seconds for _, seconds in pairs))
-    scale = Scale(
-        plain_tokens_per_s=study.recall(PLAIN_RATE), latency_bound_ms=sweep.measure.latency_bound_ms
-    )
+    scale = open_scale(study, crew, sweep.measure, workload)
     return ServingTrials(workload=workload, study=study, sweep=sweep, regime=regime, scale=scale)
 
 
@@ -305,8 +263,7 @@ def _warm_points(sweep: ServingSweep, space: Space) -> list[Point]:
 
 
 def _conclude(run: SweepRun, trials: ServingTrials, crew: Crew) -> Result:
-    num_groups = -(-len(run.workloads[trials.workload]) // run.sweep.measure.concurrency)
-    tasks = trials.confirm_tasks(num_groups)
+    tasks = trials.confirm_tasks(run.work.num_groups(run.workloads[trials.workload]))
     confirmation = trials.confirm(tasks, crew.all(tasks)) if tasks else None
     return trials.result(confirmation)
 

@@ -14,35 +14,33 @@ import torch
 
 from eagleray.cluster.context import run_root
 from eagleray.cluster.crew import Crew
-from eagleray.cluster.sweep import PLAIN_RATE, SweepListener, SweepProgress, missing, read_workloads
-from eagleray.corpus.chat import ChatTemplate, TemplateArguments, render_prompts, template_hash
+from eagleray.cluster.measuring import MeasuringWork, open_scale, target_facts
+from eagleray.cluster.sweep import SweepListener, SweepProgress, missing, read_workloads
+from eagleray.corpus.chat import ChatTemplate, render_prompts
 from eagleray.corpus.dataset import read_dataset
 from eagleray.corpus.prompt import Prompt
 from eagleray.corpus.storage import open_storage as open_dataset
 from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.folder import drafter_hash, export_drafter, load_drafter
 from eagleray.engines.base import DraftSetting
-from eagleray.engines.catalog import build_engine, engine_version
-from eagleray.engines.native.config import NativeEngineConfig
+from eagleray.engines.catalog import build_engine
 from eagleray.errors import ConfigError, DataError
 from eagleray.evaluation.interleaved import measure_interleaved
-from eagleray.evaluation.regime import Regime, describe_machine, workload_hash
+from eagleray.evaluation.regime import Regime
 from eagleray.monitoring.catalogue import SWEEP, SWEEP_TRIALS
 from eagleray.monitoring.ray_metrics import RayMetrics
 from eagleray.recipe.run_folder import RunFolder
 from eagleray.recipe.sections import DrafterSection, PipelineRecipe, SweepRecipe
-from eagleray.settings import Settings, validate
-from eagleray.targets.config import FeatureStoreConfig, TargetConfig
+from eagleray.settings import validate
+from eagleray.targets.config import FeatureStoreConfig
 from eagleray.targets.feature_store import FeatureStore, feature_dtype
 from eagleray.targets.geometry import TargetGeometry
-from eagleray.targets.identity import target_hash
 from eagleray.targets.loading import load_tokenizer, resolve_target
 from eagleray.training.features import StoredFeatures
 from eagleray.training.held_out import keep_out
 from eagleray.training.rungs import RungJob, train_rung
 from eagleray.training.vocabulary import supervised_counts
-from eagleray.tuning.config import Point, ServingMeasure, TrainingSweep
-from eagleray.tuning.outcome import Scale
+from eagleray.tuning.config import Point, TrainingSweep
 from eagleray.tuning.result import Result
 from eagleray.tuning.space import Space
 from eagleray.tuning.storage import one_driver, open_storage
@@ -65,14 +63,9 @@ MAX_CHECKED_POINTS = 2000
 """Corners of a space that are held to the recipe's schema before anything runs."""
 
 
-class TrainingWork(Settings):
+class TrainingWork(MeasuringWork):
     """What a training process must know."""
 
-    target: TargetConfig
-    target_hash: str
-    template_hash: str
-    template_arguments: TemplateArguments
-    engine: NativeEngineConfig
     dataset: str
     """Address of the dataset."""
     features: Path
@@ -80,8 +73,6 @@ class TrainingWork(Settings):
     feature_store: FeatureStoreConfig
     sections: dict[str, DrafterSection]
     ends_s: tuple[float, ...]
-    measure: ServingMeasure
-    workers: int
     trials: Path
     """Parent of one folder per trial."""
 
@@ -130,23 +121,7 @@ class TrainingActor:
 
     def regime(self) -> Regime:
         """Where this process measures. The drafters are what is searched, so none is named."""
-        work, measure = self.work, self.work.measure
-        return Regime(
-            machine=describe_machine(),
-            workers=work.workers,
-            engine=work.engine.name,
-            engine_version=engine_version(work.engine),
-            engine_settings=work.engine.model_dump(mode="json", exclude={"name"}),
-            dtype=work.target.dtype,
-            target_hash=work.target_hash,
-            drafter_hashes={},
-            template_hash=work.template_hash,
-            workload_hash=workload_hash({"scored": self.prompts}),
-            acceptance_concurrency=measure.concurrency,
-            timing_concurrency=measure.concurrency,
-            max_new_tokens=measure.new_tokens,
-            timing_new_tokens=measure.new_tokens,
-        )
+        return self.work.regime("scored", self.prompts, {})
 
     def plain(self) -> tuple[int, float]:
         """Tokens and seconds of plain decoding, prefill excluded."""
@@ -190,17 +165,18 @@ class TrainingActor:
         return done.model_copy(update={"drafter_hash": drafter_hash(export)})
 
     def _score(self, entries: Sequence[Entry], chosen: Sequence[int] | None) -> Any:
-        size = self.work.measure.concurrency
-        prompts = list(self.prompts)
-        if chosen is not None:
-            prompts = [item for group in chosen for item in prompts[group * size :][:size]]
+        prompts = self.work.pick(self.prompts, chosen)
         drafters = {
             trial: load_drafter(self.work.folder(trial) / "drafter", self.heads)
             for trial in {entry.trial for entry in entries}
         }
         drafts = [DraftSetting(source=drafters[entry.trial], depth=entry.depth) for entry in entries]
         return measure_interleaved(
-            self.engine, prompts, drafts, concurrency=size, max_new_tokens=self.work.measure.new_tokens
+            self.engine,
+            prompts,
+            drafts,
+            concurrency=self.work.measure.concurrency,
+            max_new_tokens=self.work.measure.new_tokens,
         )
 
 
@@ -249,19 +225,13 @@ def open_training_sweep(recipe: SweepRecipe, pipeline: PipelineRecipe) -> Traini
     if not dataset.exists("manifest.json") or not base.features.is_dir():
         raise DataError(missing(f"the dataset and features in {base.path}", recipe))
     manifest, samples = read_dataset(dataset)
-    target_folder = resolve_target(pipeline.target)
-    num_layers = TargetGeometry.read(target_folder).num_layers
+    num_layers = TargetGeometry.read(resolve_target(pipeline.target)).num_layers
     captured = {
         layer for part in pipeline.drafters.values() for layer in part.drafter.tapped_layers(num_layers)
     }
-    chat = ChatTemplate(load_tokenizer(target_folder), pipeline.prompts.template_arguments)
     folder = run_root(recipe.run.root) / recipe.run.name
     work = TrainingWork(
-        target=pipeline.target,
-        target_hash=target_hash(target_folder),
-        template_hash=template_hash(chat),
-        template_arguments=pipeline.prompts.template_arguments,
-        engine=pipeline.engine,
+        **target_facts(pipeline),
         dataset=dataset.address,
         features=base.features,
         feature_layers=tuple(sorted(captured)),
@@ -311,8 +281,7 @@ def run_training_sweep(run: TrainingRun, listener: SweepListener) -> Result:
 
         source = _Trials(trials=trials, may_begin=may_begin, metrics=RayMetrics(SWEEP))
         crew.work([source], lambda: listener(_progress(run, trials, start_s)))
-        num_groups = -(-len(run.prompts) // sweep.measure.concurrency)
-        tasks = trials.confirm_tasks(num_groups)
+        tasks = trials.confirm_tasks(run.work.num_groups(run.prompts))
         result = trials.result(trials.confirm(tasks, crew.all(tasks)) if tasks else None)
         crew.dismiss()
     return result
@@ -349,12 +318,7 @@ def _open_trials(run: TrainingRun, crew: Crew) -> TrainingTrials:
         max_resource=sweep.study.reduction_factor ** (sweep.rungs - 1),
     )
     study.enqueue(sweep.first)
-    if study.recall(PLAIN_RATE) is None:
-        pairs = crew.everywhere("plain")
-        study.remember(PLAIN_RATE, sum(tokens for tokens, _ in pairs) / sum(seconds for _, seconds in pairs))
-    scale = Scale(
-        plain_tokens_per_s=study.recall(PLAIN_RATE), latency_bound_ms=sweep.measure.latency_bound_ms
-    )
+    scale = open_scale(study, crew, sweep.measure)
     return TrainingTrials(study=study, sweep=sweep, regime=regime, scale=scale)
 
 
