@@ -13,6 +13,8 @@ Scalar = bool | int | float | str | None
 PLAIN = "plain"
 """The label of decoding without a drafter."""
 
+SERVING_PARAMETERS = frozenset({"depth", "block_size", "tree_nodes", "tree_top_k"})
+
 Objective = Literal["tokens_per_s", "tau", "goodput"]
 
 
@@ -183,8 +185,8 @@ class ServingSweep(Settings):
     """Search what a finished drafter is served with; nothing is trained."""
 
     space: SpaceConfig
-    """Parameters: `depth` (draft tokens a cycle), and for block drafters `block_size` (slots that are run,
-    the anchor included)."""
+    """Parameters: `depth` (draft tokens a cycle); for block drafters `block_size` (slots that are run, the
+    anchor included); for drafters that branch `tree_nodes` and `tree_top_k`."""
 
     default: Point
     """What is served today. It is tried first, and a winner has to beat it."""
@@ -210,9 +212,10 @@ class ServingSweep(Settings):
     @model_validator(mode="after")
     def _parameters_are_known(self) -> "ServingSweep":
         for label, parameters in self.space.drafters.items():
-            if unknown := sorted(set(parameters) - {"depth", "block_size"}):
+            if unknown := sorted(set(parameters) - SERVING_PARAMETERS):
                 raise ValueError(
-                    f"{label}.{unknown[0]} is no serving parameter; there are depth and block_size"
+                    f"{label}.{unknown[0]} is no serving parameter; there are "
+                    f"{', '.join(sorted(SERVING_PARAMETERS))}"
                 )
             if not isinstance(parameters.get("depth"), Integer):
                 raise ValueError(f"{label} needs an integer parameter depth")

@@ -13,6 +13,7 @@ from eagleray.tuning import plots
 from eagleray.tuning.config import PLAIN, Point
 from eagleray.tuning.outcome import DEFINITIONS
 from eagleray.tuning.result import Result, to_plain
+from eagleray.tuning.serving import ServingPoint
 from eagleray.tuning.training import DATA_SHARE, with_values
 
 PAGE = "sweep.html"
@@ -118,10 +119,14 @@ def serve_file(result: Result, pipeline: Mapping[str, Any], drafters: Mapping[st
         return None
     chosen = result.confirmation.chosen
     arguments: dict[str, Any] = {"target": pipeline["target"], "engine": pipeline["engine"]}
+    if chosen.drafter != PLAIN:
+        serving = ServingPoint.model_validate(chosen.values)
+        tree = serving.tree.model_dump() if serving.tree else None
+        arguments["draft"] = {"depth": serving.depth, "block_size": serving.block_size, "tree": tree}
     if chosen.drafter in drafters:
-        arguments["draft"] = {"folder": str(drafters[chosen.drafter]), **chosen.values}
+        arguments["draft"]["folder"] = str(drafters[chosen.drafter])
     elif chosen.drafter != PLAIN:
-        arguments["draft"] = {"drafter": pipeline["baselines"][chosen.drafter], **chosen.values}
+        arguments["draft"]["drafter"] = pipeline["baselines"][chosen.drafter]
     application = {
         "name": result.workload,
         "route_prefix": f"/{result.workload}",

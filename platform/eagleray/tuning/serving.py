@@ -16,6 +16,7 @@ from eagleray.engines.base import DraftSetting
 from eagleray.evaluation.interleaved import GroupTimes
 from eagleray.evaluation.regime import Regime
 from eagleray.settings import Settings
+from eagleray.speculation.config import TreeSetting
 from eagleray.tuning.config import PLAIN, Point, ServingSweep
 from eagleray.tuning.outcome import Outcome, Scale, summarise
 from eagleray.tuning.ranking import Ranking, contenders, rank
@@ -50,6 +51,17 @@ class ServingPoint(Settings):
     """Draft tokens that are verified a cycle."""
     block_size: int | None = None
     """Slots that are run, the anchor included; None: as many as the depth needs."""
+    tree_nodes: int | None = None
+    """Most tokens of a draft tree; None drafts chains, unless `tree_top_k` is given."""
+    tree_top_k: int | None = None
+    """Most children of a node."""
+
+    @property
+    def tree(self) -> TreeSetting | None:
+        """How the draft may branch."""
+        given = {"nodes": self.tree_nodes, "top_k": self.tree_top_k}
+        bounds = {name: value for name, value in given.items() if value is not None}
+        return TreeSetting(**bounds) if bounds else None
 
 
 def draft_setting(point: Point, sources: Mapping[str, DraftSource]) -> DraftSetting | None:
@@ -59,7 +71,7 @@ def draft_setting(point: Point, sources: Mapping[str, DraftSource]) -> DraftSett
     serving, source = ServingPoint.model_validate(point.values), sources[point.drafter]
     if serving.block_size is not None:
         source = PartialBlock(source, serving.block_size)
-    return DraftSetting(source=source, depth=serving.depth)
+    return DraftSetting(source=source, depth=serving.depth, tree=serving.tree)
 
 
 @dataclass(kw_only=True)

@@ -3,20 +3,25 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
+from eagleray.drafters.partial_block import PartialBlock
 from eagleray.errors import DataError
 from eagleray.evaluation.interleaved import GroupTimes
 from eagleray.evaluation.regime import Regime
 from eagleray.recipe.loading import load_recipe
 from eagleray.serving.config import DraftConfig, ServeFile
+from eagleray.speculation.config import TreeSetting
 from eagleray.tuning.config import Point, ServingSweep
 from eagleray.tuning.outcome import Scale
 from eagleray.tuning.report import best_recipe, headline, note, render_page, serve_file, write_serving_report
 from eagleray.tuning.result import Result, best_points, read_result
-from eagleray.tuning.serving import Measured, MeasureTask, ServingTrials
+from eagleray.tuning.serving import Measured, MeasureTask, ServingTrials, draft_setting
 from eagleray.tuning.study import Study
 
 MakeGroups = Callable[..., tuple[GroupTimes, ...]]
@@ -213,6 +218,11 @@ def test_the_best_recipe_is_one_that_the_train_job_takes(
         ("plain", {}, None),
         ("prompt_lookup", {"depth": 4}, {"drafter": {"name": "prompt_lookup"}, "depth": 4}),
         ("dflash", {"block_size": 8, "depth": 3}, {"folder": "d", "block_size": 8, "depth": 3}),
+        (
+            "dflash",
+            {"depth": 3, "tree_nodes": 16, "tree_top_k": 4},
+            {"folder": "d", "depth": 3, "tree": {"nodes": 16, "top_k": 4}},
+        ),
     ],
 )
 def test_whatever_is_chosen_can_be_served(
@@ -230,3 +240,26 @@ def test_whatever_is_chosen_can_be_served(
     (application,) = ServeFile.model_validate(yaml.safe_load(text)).applications
     assert application.args.draft == (DraftConfig.model_validate(draft) if draft else None)
     assert application.name == "code"
+
+
+def test_a_point_becomes_what_an_engine_takes() -> None:
+    sources: dict[str, Any] = {"d": SimpleNamespace(tapped_layers=(1,), max_depth=7)}
+
+    def setting(**values: int) -> Any:
+        return draft_setting(Point(drafter="d", values=values), sources)
+
+    assert draft_setting(Point(drafter="plain"), sources) is None
+    chain = setting(depth=5)
+    assert (chain.source, chain.depth, chain.tree) == (sources["d"], 5, None)
+    assert setting(depth=5, tree_nodes=12).tree == TreeSetting(nodes=12)
+    block = setting(depth=3, block_size=8)
+    assert isinstance(block.source, PartialBlock)
+    assert (block.source.max_depth, block.depth) == (7, 3)
+
+
+def test_only_serving_parameters_may_be_searched(sweep: Callable[..., ServingSweep]) -> None:
+    space = {"drafters": {"d": {"width": {"kind": "integer", "low": 1, "high": 2}}}}
+    with pytest.raises(ValidationError, match=r"d\.width is no serving parameter"):
+        sweep(space=space)
+    with pytest.raises(ValidationError, match="d needs an integer parameter depth"):
+        sweep(space={"drafters": {"d": {"tree_nodes": {"kind": "integer", "low": 1, "high": 2}}}})
