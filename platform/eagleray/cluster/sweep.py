@@ -30,14 +30,11 @@ from eagleray.settings import fingerprint
 from eagleray.targets.loading import load_tokenizer, resolve_target
 from eagleray.tuning.config import Point, ServingSweep
 from eagleray.tuning.outcome import Outcome
-from eagleray.tuning.result import Result, best_points, read_result
+from eagleray.tuning.result import Result, warm_points
 from eagleray.tuning.serving import Measured, MeasureTask, ServingPoint, ServingTrials, draft_setting
 from eagleray.tuning.space import Space
 from eagleray.tuning.storage import one_driver, open_storage
 from eagleray.tuning.study import Proposal, Study, TrialView, check_contract, terms
-
-WARM_POINTS = 3
-"""Points that a sweep takes over from each earlier result."""
 
 
 class ServingWork(MeasuringWork):
@@ -244,22 +241,9 @@ def _open_trials(run: SweepRun, workload: str, crew: Crew) -> ServingTrials:
         objectives=sweep.objectives,
         contract={**_terms(run), "regime": regime.model_dump(mode="json")},
     )
-    study.enqueue((sweep.default, *sweep.first, *_warm_points(sweep, study.space)))
+    study.enqueue((sweep.default, *sweep.first, *warm_points(sweep.study.warm_start, study.space)))
     scale = open_scale(study, crew, sweep.measure, workload)
     return ServingTrials(workload=workload, study=study, sweep=sweep, regime=regime, scale=scale)
-
-
-def _warm_points(sweep: ServingSweep, space: Space) -> list[Point]:
-    """The best points of earlier sweeps that this space holds."""
-    points = []
-    for path in sweep.study.warm_start:
-        for point in best_points(read_result(path), WARM_POINTS):
-            try:
-                space.params(point)
-            except ConfigError:
-                continue
-            points.append(point)
-    return points
 
 
 def _conclude(run: SweepRun, trials: ServingTrials, crew: Crew) -> Result:

@@ -41,7 +41,7 @@ from eagleray.training.held_out import keep_out
 from eagleray.training.rungs import RungJob, train_rung
 from eagleray.training.vocabulary import supervised_counts
 from eagleray.tuning.config import Point, TrainingSweep
-from eagleray.tuning.result import Result
+from eagleray.tuning.result import Result, warm_points
 from eagleray.tuning.space import Space
 from eagleray.tuning.storage import one_driver, open_storage
 from eagleray.tuning.study import Study, check_contract, terms
@@ -317,7 +317,7 @@ def _open_trials(run: TrainingRun, crew: Crew) -> TrainingTrials:
         contract={**_terms(run), "regime": regime.model_dump(mode="json")},
         max_resource=sweep.study.reduction_factor ** (sweep.rungs - 1),
     )
-    study.enqueue(sweep.first)
+    study.enqueue((*sweep.first, *warm_points(sweep.study.warm_start, study.space)))
     scale = open_scale(study, crew, sweep.measure)
     return TrainingTrials(study=study, sweep=sweep, regime=regime, scale=scale)
 

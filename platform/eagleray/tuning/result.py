@@ -7,12 +7,16 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from eagleray.errors import DataError
+from eagleray.errors import ConfigError, DataError
 from eagleray.evaluation.config import BootstrapConfig
 from eagleray.evaluation.regime import Regime
 from eagleray.settings import Settings
 from eagleray.tuning.config import Objective, Point
 from eagleray.tuning.outcome import Outcome, Scale, ratio
+from eagleray.tuning.space import Space
+
+WARM_POINTS = 3
+"""Points that a sweep takes over from each earlier result."""
 
 
 class TrialSummary(Settings):
@@ -111,6 +115,23 @@ def best_points(result: Result, count: int) -> list[Point]:
     ranked = sorted(feasible, key=lambda outcome: -outcome.figures[objective].value)
     chosen = [result.confirmation.chosen] if result.confirmation else []
     return list(dict.fromkeys([*chosen, *(outcome.point for outcome in ranked)]))[:count]
+
+
+def warm_points(paths: Sequence[Path], space: Space) -> list[Point]:
+    """The best points of earlier results that a space holds.
+
+    Raises:
+        DataError: A file is not a result.
+    """
+    points = []
+    for path in paths:
+        for point in best_points(read_result(path), WARM_POINTS):
+            try:
+                space.params(point)
+            except ConfigError:
+                continue
+            points.append(point)
+    return points
 
 
 def to_plain(result: Result) -> dict[str, Any]:

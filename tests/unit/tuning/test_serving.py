@@ -17,11 +17,12 @@ from eagleray.evaluation.regime import Regime
 from eagleray.recipe.loading import load_recipe
 from eagleray.serving.config import DraftConfig, ServeFile
 from eagleray.speculation.config import TreeSetting
-from eagleray.tuning.config import Point, ServingSweep
+from eagleray.tuning.config import Integer, Point, ServingSweep, SpaceConfig
 from eagleray.tuning.outcome import Scale
 from eagleray.tuning.report import best_recipe, headline, note, render_page, serve_file, write_serving_report
-from eagleray.tuning.result import Result, best_points, read_result
+from eagleray.tuning.result import Result, best_points, read_result, warm_points
 from eagleray.tuning.serving import Measured, MeasureTask, ServingTrials, draft_setting
+from eagleray.tuning.space import Space
 from eagleray.tuning.study import Study
 
 MakeGroups = Callable[..., tuple[GroupTimes, ...]]
@@ -181,6 +182,11 @@ def test_a_result_survives_its_file_and_starts_another_sweep(tmp_path: Path, res
         "chain depth=3",
         "chain depth=1",
     ]
+    chains = SpaceConfig(plain=False, drafters={"chain": {"depth": Integer(low=2, high=9)}})
+    taken = warm_points([tmp_path / "run" / "best_code.json"], Space(chains))
+    assert [point.name for point in taken] == ["chain depth=2", "chain depth=3"], (
+        "depth 1 is not in this space"
+    )
     (tmp_path / "other.json").write_text(json.dumps({"a": 1}))
     with pytest.raises(DataError, match=r"jobs\.sweep"):
         read_result(tmp_path / "other.json")
