@@ -7,9 +7,10 @@ from eagleray.cluster.crew import Crew
 from eagleray.corpus.chat import ChatTemplate, RenderedPrompt, TemplateArguments, template_hash
 from eagleray.engines.catalog import engine_version
 from eagleray.engines.native.config import NativeEngineConfig
+from eagleray.errors import ClusterError
 from eagleray.evaluation.regime import Regime, describe_machine, workload_hash
 from eagleray.recipe.sections import PipelineRecipe
-from eagleray.settings import Settings
+from eagleray.settings import Settings, differences
 from eagleray.targets.config import TargetConfig
 from eagleray.targets.identity import target_hash
 from eagleray.targets.loading import load_tokenizer, resolve_target
@@ -81,6 +82,25 @@ def target_facts(pipeline: PipelineRecipe) -> dict[str, Any]:
         "template_arguments": pipeline.prompts.template_arguments,
         "engine": pipeline.engine,
     }
+
+
+def open_regime(crew: Crew, *arguments: str) -> Regime:
+    """The regime that all processes of a crew measure in.
+
+    Args:
+        arguments: Of the actors' method `regime`.
+
+    Raises:
+        ClusterError: They do not measure in one, so that their figures would not compare.
+    """
+    first, *others = (regime.model_dump(mode="json") for regime in crew.everywhere("regime", *arguments))
+    for other in others:
+        if differing := differences(first, other):
+            raise ClusterError(
+                f"The processes of this sweep measure in different regimes: {'; '.join(differing)}. Let them "
+                "run on machines of one kind, or lower study.workers."
+            )
+    return Regime.model_validate(first)
 
 
 def open_scale(study: Study, crew: Crew, measure: ServingMeasure, *arguments: str) -> Scale:

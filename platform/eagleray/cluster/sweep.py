@@ -9,7 +9,7 @@ from typing import Any
 from eagleray.cluster.context import run_root
 from eagleray.cluster.crew import Crew
 from eagleray.cluster.evaluate import load_sources
-from eagleray.cluster.measuring import MeasuringWork, open_scale, target_facts
+from eagleray.cluster.measuring import MeasuringWork, open_regime, open_scale, target_facts
 from eagleray.corpus.chat import (
     ChatTemplate,
     RenderedPrompt,
@@ -232,7 +232,7 @@ def _terms(run: SweepRun) -> dict[str, Any]:
 
 def _open_trials(run: SweepRun, workload: str, crew: Crew) -> ServingTrials:
     sweep = run.sweep
-    regime: Regime = crew.everywhere("regime", workload)[0]
+    regime = open_regime(crew, workload)
     study = Study(
         open_storage(sweep.study.storage, run.folder),
         study_name(run, workload),
@@ -256,7 +256,7 @@ def _progress(run: SweepRun, sources: Sequence[_Trials], start_s: float) -> Swee
     studies = {source.trials.workload: source.trials.study.views() for source in sources}
     walls_s = [wall_s for source in sources for wall_s in source.walls_s]
     ended = sum(view.state != "running" for views in studies.values() for view in views)
-    total = run.sweep.study.trials * len(sources)
+    total = sum(source.trials.study.planned for source in sources)
     left_s = None
     if walls_s:
         left_s = (total - ended) * sum(walls_s) / len(walls_s) / run.sweep.study.workers

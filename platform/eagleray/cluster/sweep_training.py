@@ -14,7 +14,7 @@ import torch
 
 from eagleray.cluster.context import run_root
 from eagleray.cluster.crew import Crew
-from eagleray.cluster.measuring import MeasuringWork, open_scale, target_facts
+from eagleray.cluster.measuring import MeasuringWork, open_regime, open_scale, target_facts
 from eagleray.cluster.sweep import SweepListener, SweepProgress, missing, read_workloads
 from eagleray.corpus.chat import ChatTemplate, render_prompts
 from eagleray.corpus.dataset import read_dataset
@@ -307,7 +307,7 @@ def _terms(run: TrainingRun) -> Mapping[str, Any]:
 
 def _open_trials(run: TrainingRun, crew: Crew) -> TrainingTrials:
     sweep = run.sweep
-    regime: Regime = crew.everywhere("regime")[0]
+    regime = open_regime(crew)
     study = Study(
         open_storage(sweep.study.storage, run.folder),
         study_name(run),
@@ -326,6 +326,6 @@ def _progress(run: TrainingRun, trials: TrainingTrials, start_s: float) -> Sweep
     views = trials.study.views()
     elapsed_s = time.monotonic() - start_s
     ended = sum(view.state != "running" for view in views)
-    total = run.sweep.study.trials
+    total = trials.study.planned
     left_s = elapsed_s / ended * (total - ended) if ended else None
     return SweepProgress(studies={"training": views}, total=total, elapsed_s=elapsed_s, left_s=left_s)

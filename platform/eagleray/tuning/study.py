@@ -167,6 +167,13 @@ class Study:
         return sum(COPY_OF not in t.user_attrs and VOID not in t.user_attrs for t in self._begun())
 
     @property
+    def planned(self) -> int:
+        """Trials that the study will have counted in the end, unless time runs out."""
+        if not self.space.finite:
+            return self.config.trials
+        return min(self.config.trials, sum(1 for _ in self.space.points()))
+
+    @property
     def exhausted(self) -> bool:
         """Whether every point of a finite space has been tried."""
         return self.space.finite and self._new_point() is None

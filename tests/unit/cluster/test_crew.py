@@ -9,7 +9,9 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from eagleray.cluster import crew
 from eagleray.cluster.crew import Crew
+from eagleray.cluster.measuring import open_regime
 from eagleray.errors import ClusterError, EngineError
+from eagleray.evaluation.regime import Machine, Regime
 
 
 class Reference:
@@ -67,6 +69,25 @@ class Tasks:
 
     def lost(self, token: str, reason: str) -> None:
         self.told.append(("lost", token, reason))
+
+
+def regime(cores: int) -> Regime:
+    machine = Machine(cpu_model="c", cores=cores, threads=1, accelerator="none", torch_version="2")
+    return Regime(
+        machine=machine,
+        workers=3,
+        engine="native",
+        engine_version="0",
+        engine_settings={},
+        dtype="float32",
+        target_hash="t",
+        drafter_hashes={},
+        template_hash="c",
+        workload_hash="w",
+        acceptance_concurrency=1,
+        max_new_tokens=8,
+        timing_new_tokens=8,
+    )
 
 
 def task_error() -> RayTaskError:
@@ -165,3 +186,14 @@ def test_dismissed_members_are_ended(start: Callable[..., tuple[Cluster, Crew]])
     cluster, workers = start(size=3)
     workers.dismiss()
     assert cluster.killed == [1, 2, 3]
+
+
+def test_processes_on_unlike_machines_are_refused_with_what_differs(
+    start: Callable[..., tuple[Cluster, Crew]],
+) -> None:
+    cores = iter([2, 2, 64])
+    _, workers = start(lambda _: regime(next(cores)), size=3)
+    with pytest.raises(ClusterError, match=r"machine\.cores was 2, now 64"):
+        open_regime(workers, "code")
+    _, workers = start(lambda _: regime(2), size=3)
+    assert open_regime(workers, "code") == regime(2)

@@ -75,6 +75,7 @@ def test_every_point_of_a_small_grid_is_measured_once_and_the_study_ends(
 ) -> None:
     """Field case O5: six points, a budget of twenty."""
     study = open_study(grid(), trials=20, sampler=sampler)
+    assert study.planned == 6
     measured = run(study)
     assert sorted(point.name for point in measured) == sorted(p.name for p in study.space.points())
     assert len(study.views()) == 6
