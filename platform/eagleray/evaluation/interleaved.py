@@ -4,7 +4,7 @@ What a machine does to one setting it does to its neighbours a second later, so 
 through the plain decoding beside them, prompt by prompt, and drift of the machine cancels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from eagleray.corpus.chat import RenderedPrompt
 from eagleray.engines.base import DraftSetting, Engine, GenerationRequest, GenerationRun
@@ -62,6 +62,35 @@ def measure_interleaved(
     return tuple(
         _measure_group(engine, group, drafts, max_new_tokens, first_group + index)
         for index, group in enumerate(groups)
+    )
+
+
+def pool_rounds(groups: Iterable[GroupTimes]) -> tuple[GroupTimes, ...]:
+    """Add up the rounds of each group: a prompt that ran twice is no second prompt.
+
+    Groups keep the order in which they first appear.
+    """
+    rounds: dict[tuple[str, ...], list[GroupTimes]] = {}
+    for group in groups:
+        rounds.setdefault(group.prompts, []).append(group)
+    return tuple(
+        GroupTimes(
+            prompts=prompts,
+            plain=_add([group.plain for group in same]),
+            settings=tuple(_add(times) for times in zip(*(group.settings for group in same), strict=True)),
+        )
+        for prompts, same in rounds.items()
+    )
+
+
+def _add(times: Sequence[SettingTime]) -> SettingTime:
+    return SettingTime(
+        tokens=sum(time.tokens for time in times),
+        cycles=sum(time.cycles for time in times),
+        draft_s=sum(time.draft_s for time in times),
+        verify_s=sum(time.verify_s for time in times),
+        host_s=sum(time.host_s for time in times),
+        divergence=next((time.divergence for time in times if time.divergence), None),
     )
 
 

@@ -134,8 +134,7 @@ def columns(group: GroupTimes, objective: Objective, scale: Scale) -> list[float
 def ratio(a: Outcome, b: Outcome, objective: Objective, scale: Scale, config: BootstrapConfig) -> Interval:
     """Figure of `a` over that of `b`, on the groups that both measured, drawn together.
 
-    Both must have been measured on the same groups in the same order; a group that ran several times
-    counts as several.
+    Both must have been measured on the same groups in the same order.
     """
     rows_GC = [
         [*columns(one, objective, scale), *columns(other, objective, scale)]

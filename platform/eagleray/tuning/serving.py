@@ -13,7 +13,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from eagleray.drafters.base import DraftSource
 from eagleray.drafters.partial_block import PartialBlock
 from eagleray.engines.base import DraftSetting
-from eagleray.evaluation.interleaved import GroupTimes
+from eagleray.evaluation.interleaved import GroupTimes, pool_rounds
 from eagleray.evaluation.regime import Regime
 from eagleray.settings import Settings
 from eagleray.speculation.config import TreeSetting
@@ -121,7 +121,7 @@ class ServingTrials:
 
     def confirm(self, tasks: Sequence[MeasureTask], measured: Sequence[Measured]) -> Confirmation:
         """Choose from the last measurement."""
-        groups = [group for part in measured for group in part.groups]
+        groups = pool_rounds(group for part in measured for group in part.groups)
         wall_s = sum(part.wall_s for part in measured)
         outcomes = [
             self._summarise(point, groups, place, wall_s) for place, point in enumerate(tasks[0].points)

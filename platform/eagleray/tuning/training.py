@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eagleray.evaluation.interleaved import GroupTimes
+from eagleray.evaluation.interleaved import GroupTimes, pool_rounds
 from eagleray.evaluation.regime import Regime
 from eagleray.settings import Settings
 from eagleray.tuning.config import Objective, Point, TrainingSweep
@@ -190,7 +190,7 @@ class TrainingTrials:
     def confirm(self, tasks: Sequence[ScoreTask], measured: Sequence[Scored]) -> Confirmation:
         """Choose from the last measurement."""
         points = {view.number: view.point for view in self.study.views()}
-        groups = [group for part in measured for group in part.groups]
+        groups = pool_rounds(group for part in measured for group in part.groups)
         wall_s = sum(part.wall_s for part in measured)
         outcomes = [
             self.summarise(points[entry.trial], groups, place, wall_s)

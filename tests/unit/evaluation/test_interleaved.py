@@ -2,7 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 from eagleray.engines.base import DraftSetting, GenerationRun
-from eagleray.evaluation.interleaved import WARM_UP_TOKENS, measure_interleaved
+from eagleray.evaluation.interleaved import WARM_UP_TOKENS, measure_interleaved, pool_rounds
 from eagleray.evaluation.measure import Bench
 
 
@@ -48,3 +48,16 @@ def test_the_first_answer_that_differs_is_named(bench: Bench) -> None:
     assert group.settings[0].divergence == f"prompt {prompts[1].prompt.prompt_id}, token 5"
     assert group.settings[1].divergence is None
     assert group.plain.divergence is None
+
+
+def test_rounds_of_a_prompt_are_one_prompt(bench: Bench) -> None:
+    prompts = bench.prompts["code"][:2]
+    once = measure_interleaved(bench.engine, prompts, settings(bench), concurrency=1, max_new_tokens=13)
+    wrong = once[1].settings[0].model_copy(update={"divergence": "prompt x, token 3"})
+    second = once[1].model_copy(update={"settings": (wrong, once[1].settings[1])})
+    first_pooled, second_pooled = pool_rounds([*once, once[0], second])
+    assert first_pooled.prompts == once[0].prompts
+    assert (first_pooled.plain.tokens, first_pooled.plain.decode_s) == (24, 24.0)
+    assert (first_pooled.settings[0].cycles, first_pooled.settings[0].decode_s) == (6, 7.5)
+    assert second_pooled.settings[0].divergence == "prompt x, token 3"
+    assert second_pooled.settings[1].divergence is None

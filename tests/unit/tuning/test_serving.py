@@ -64,11 +64,16 @@ def measure(groups: MakeGroups) -> Callable[[MeasureTask], Measured]:
     """A machine that is as fast as `speedup` says."""
 
     def run(task: MeasureTask) -> Measured:
-        drift = [DRIFT[group] for group in task.groups or range(4)]
-        apart = [groups([speedup(point) * each for each in drift]) for point in task.points]
+        chosen = task.groups or range(4)
+        apart = [groups([speedup(point) * DRIFT[group] for group in chosen]) for point in task.points]
         together = tuple(
-            group.model_copy(update={"settings": tuple(one[index].settings[0] for one in apart)})
-            for index, group in enumerate(apart[0])
+            one.model_copy(
+                update={
+                    "prompts": (f"p{group}",),
+                    "settings": tuple(each[index].settings[0] for each in apart),
+                }
+            )
+            for index, (group, one) in enumerate(zip(chosen, apart[0], strict=True))
         )
         return Measured(groups=together, wall_s=1.0)
 
@@ -97,11 +102,13 @@ def test_the_fastest_point_is_chosen_by_the_last_measurement(
     assert [o.point.name for o in found.outcomes] == ["chain depth=2", "chain depth=3", "chain depth=1"]
     assert found.over_default == "better"
     assert found.ratio == pytest.approx(1.9 / 1.3)
-    assert len(found.outcomes[0].groups) == 2 * 4, "two rounds over four groups"
+    assert len(found.outcomes[0].groups) == 4
+    assert sum(group.plain.tokens for group in found.outcomes[0].groups) == 2 * 4 * 20, "two rounds"
     assert [note(result, o.point) for o in found.outcomes] == ["chosen", "runner-up", "default"]
+    speedup = found.outcomes[0].figures["speedup"]
     assert headline(result) == (
-        "code: chain depth=2, 19.1 tokens/s, 1.91 times plain decoding (1.81 to 2.02); 1.46 times "
-        "the default chain depth=1 (1.46 to 1.46)."
+        f"code: chain depth=2, 19.1 tokens/s, 1.91 times plain decoding "
+        f"({speedup.low:.2f} to {speedup.high:.2f}); 1.46 times the default chain depth=1 (1.46 to 1.46)."
     )
 
 
