@@ -13,7 +13,7 @@ Scalar = bool | int | float | str | None
 PLAIN = "plain"
 """The label of decoding without a drafter."""
 
-SERVING_PARAMETERS = frozenset({"depth", "block_size", "tree_nodes", "tree_top_k"})
+SERVING_PARAMETERS = frozenset({"depth", "adaptive", "block_size", "tree_nodes", "tree_top_k"})
 
 Objective = Literal["tokens_per_s", "tau", "goodput"]
 
@@ -185,8 +185,9 @@ class ServingSweep(Settings):
     """Search what a finished drafter is served with; nothing is trained."""
 
     space: SpaceConfig
-    """Parameters: `depth` (draft tokens a cycle); for block drafters `block_size` (slots that are run, the
-    anchor included); for drafters that branch `tree_nodes` and `tree_top_k`."""
+    """Parameters: `depth` (draft tokens a cycle); `adaptive` (up to that depth, as the engine chooses); for
+    block drafters `block_size` (slots that are run, the anchor included); for drafters that branch
+    `tree_nodes` and `tree_top_k`."""
 
     default: Point
     """What is served today. It is tried first, and a winner has to beat it."""

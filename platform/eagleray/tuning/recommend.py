@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from eagleray.errors import DataError
+from eagleray.speculation.costs import CycleCost, CyclePoint, anomaly
 from eagleray.tuning.config import PLAIN, Point
 from eagleray.tuning.outcome import Outcome
 from eagleray.tuning.result import Result, read_result
@@ -104,29 +105,45 @@ def require_measured(advice: Advice) -> None:
 
 
 def predict(outcomes: Sequence[Outcome]) -> list[Prediction]:
-    """Speedups at depths between measured ones: tau is interpolated, the cost of a cycle is fitted.
-
-    speedup = tau / (F + rho * depth), where F + rho * depth is the time of a cycle in plain target steps.
-    F is above 1, because verifying several tokens costs more than one step.
-    """
+    """Speedups at depths between measured ones: tau is interpolated, the cost of a cycle is fitted
+    (`CycleCost`). A measurement that cannot be right is left out."""
     predictions = []
     for label, block in dict.fromkeys((o.point.drafter, o.point.values.get("block_size")) for o in outcomes):
         curve = {
             int(str(o.point.values["depth"])): o
             for o in outcomes
-            if (o.point.drafter, o.point.values.get("block_size")) == (label, block)
-            and "depth" in o.point.values
+            if (o.point.drafter, o.point.values.get("block_size")) == (label, block) and _plausible(o)
         }
         if label != PLAIN and len(curve) >= MIN_DEPTHS:
             predictions += _between(curve)
     return predictions
 
 
+def _plausible(outcome: Outcome) -> bool:
+    """Whether it drafts chains of a fixed depth, and no faster than its tau allows."""
+    if set(outcome.point.values) - {"depth", "block_size"} or "depth" not in outcome.point.values:
+        return False
+    figures = outcome.figures
+    point = CyclePoint(
+        draft_steps=int(str(outcome.point.values["depth"])),
+        acceptance_length=figures["tau"].value,
+        speedup=figures["speedup"].value,
+    )
+    return anomaly(point) is None
+
+
 def _between(curve: Mapping[int, Outcome]) -> list[Prediction]:
     depths = sorted(curve)
-    taus = [curve[depth].figures["tau"].value for depth in depths]
-    costs = [tau / curve[depth].figures["speedup"].value for tau, depth in zip(taus, depths, strict=True)]
-    rho, fixed = np.polyfit(depths, costs, 1)
+    points = [
+        CyclePoint(
+            draft_steps=depth,
+            acceptance_length=curve[depth].figures["tau"].value,
+            speedup=curve[depth].figures["speedup"].value,
+        )
+        for depth in depths
+    ]
+    cost = CycleCost.fit(points)
+    taus = [point.acceptance_length for point in points]
     like = curve[depths[0]].point
     predictions = []
     for depth in range(depths[0], depths[-1]):
@@ -135,7 +152,7 @@ def _between(curve: Mapping[int, Outcome]) -> list[Prediction]:
             predictions.append(
                 Prediction(
                     point=like.model_copy(update={"values": {**like.values, "depth": depth}}),
-                    speedup=tau / float(fixed + rho * depth),
+                    speedup=cost.speedup(tau, depth),
                     between=(
                         max(each for each in depths if each < depth),
                         min(each for each in depths if each > depth),

@@ -122,7 +122,12 @@ def serve_file(result: Result, pipeline: Mapping[str, Any], drafters: Mapping[st
     if chosen.drafter != PLAIN:
         serving = ServingPoint.model_validate(chosen.values)
         tree = serving.tree.model_dump() if serving.tree else None
-        arguments["draft"] = {"depth": serving.depth, "block_size": serving.block_size, "tree": tree}
+        arguments["draft"] = {
+            "depth": serving.depth,
+            "adaptive": serving.adaptive,
+            "block_size": serving.block_size,
+            "tree": tree,
+        }
     if chosen.drafter in drafters:
         arguments["draft"]["folder"] = str(drafters[chosen.drafter])
     elif chosen.drafter != PLAIN:

@@ -49,6 +49,8 @@ class ServingPoint(Settings):
 
     depth: int
     """Draft tokens that are verified a cycle."""
+    adaptive: bool = False
+    """`depth` is the most; the engine chooses in every cycle."""
     block_size: int | None = None
     """Slots that are run, the anchor included; None: as many as the depth needs."""
     tree_nodes: int | None = None
@@ -71,7 +73,7 @@ def draft_setting(point: Point, sources: Mapping[str, DraftSource]) -> DraftSett
     serving, source = ServingPoint.model_validate(point.values), sources[point.drafter]
     if serving.block_size is not None:
         source = PartialBlock(source, serving.block_size)
-    return DraftSetting(source=source, depth=serving.depth, tree=serving.tree)
+    return DraftSetting(source=source, depth=serving.depth, tree=serving.tree, adaptive=serving.adaptive)
 
 
 @dataclass(kw_only=True)

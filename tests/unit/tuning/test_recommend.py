@@ -121,6 +121,8 @@ def test_depths_between_measured_ones_are_predicted_from_tau_and_the_cost_of_a_c
     assert [(each.point.values["depth"], each.between) for each in found] == [(2, (1, 3)), (4, (3, 5))]
     assert [each.speedup for each in found] == pytest.approx([2.25 / 1.4, 3.25 / 1.6])
     assert predict(measured[:2]) == [], "two depths fit any line"
+    impossible = outcome(Point(drafter="chain", values={"depth": 3}), [3.0] * 3, tau=2.5)
+    assert predict([measured[0], impossible, measured[2]]) == [], "faster than its tau allows"
 
 
 def test_the_job_says_measured_refuses_and_labels(tmp_path: Path, measured: dict[int, Result]) -> None:

@@ -236,10 +236,11 @@ def test_the_best_recipe_is_one_that_the_train_job_takes(
             {"depth": 3, "tree_nodes": 16, "tree_top_k": 4},
             {"folder": "d", "depth": 3, "tree": {"nodes": 16, "top_k": 4}},
         ),
+        ("dflash", {"depth": 7, "adaptive": True}, {"folder": "d", "depth": 7, "adaptive": True}),
     ],
 )
 def test_whatever_is_chosen_can_be_served(
-    result: Result, drafter: str, values: dict[str, int], draft: dict[str, object] | None
+    result: Result, drafter: str, values: dict[str, Any], draft: dict[str, object] | None
 ) -> None:
     pipeline = load_recipe(Path("configs/demo.yaml")).model_dump(mode="json")
     chosen = Point(drafter=drafter, values=values)
@@ -263,7 +264,8 @@ def test_a_point_becomes_what_an_engine_takes() -> None:
 
     assert draft_setting(Point(drafter="plain"), sources) is None
     chain = setting(depth=5)
-    assert (chain.source, chain.depth, chain.tree) == (sources["d"], 5, None)
+    assert (chain.source, chain.depth, chain.tree, chain.adaptive) == (sources["d"], 5, None, False)
+    assert setting(depth=5, adaptive=True).adaptive
     assert setting(depth=5, tree_nodes=12).tree == TreeSetting(nodes=12)
     block = setting(depth=3, block_size=8)
     assert isinstance(block.source, PartialBlock)
