@@ -72,7 +72,9 @@ class Tasks:
 
 
 def regime(cores: int) -> Regime:
-    machine = Machine(cpu_model="c", cores=cores, threads=1, accelerator="none", torch_version="2")
+    machine = Machine(
+        cpu_model="c", cores=cores, threads=1, accelerator="none", torch_version="2", kernels="torch"
+    )
     return Regime(
         machine=machine,
         workers=3,
