@@ -207,7 +207,6 @@ def test_the_key_comes_from_the_environment_and_stays_out_of_messages(
         body('{"choices": [{"text": "x", "finish_reason": "abort"}]}'),
         body('{"choices": [{"text": "x", "finish_reason": null}]}'),
     ],
-    ids=str,
 )
 def test_what_passes_is_tried_again(
     serve: Any, connect: Any, target: Any, make_requests: Any, fault: Any
