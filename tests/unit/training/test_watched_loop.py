@@ -52,15 +52,23 @@ def test_a_step_is_told_phase_by_phase(job: MakeJob) -> None:
 def _train_announced(rank: int, root: Path, announce: bool, settings: dict[str, Any], make: MakeJob) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"file://{root}/rendezvous", rank=rank, world_size=3)
+    job, entries = _train_rank(root, announce, settings, make)
+    if rank == 0:
+        torch.save((job.drafter.state_dict(), entries), root / "result.pt")
+    torch.distributed.destroy_process_group()
+
+
+def _train_rank(
+    root: Path, announce: bool, settings: dict[str, Any], make: MakeJob
+) -> tuple[TrainingJob, list[str]]:
+    """Apart, so that the data-parallel module is gone before its process group is."""
     job = make(root / "run", **settings)
     module = DistributedDataParallel(job.drafter)
     diary = Diary()
     if announce:
         announce_exchanges(module, diary)
     train(replace(job, module=module, heartbeat=diary))
-    if rank == 0:
-        torch.save((job.drafter.state_dict(), diary.entries), root / "result.pt")
-    torch.distributed.destroy_process_group()
+    return job, diary.entries
 
 
 @pytest.mark.timeout(120)
