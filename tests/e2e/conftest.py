@@ -81,7 +81,7 @@ class Job:
         descendants = psutil.Process(self.process.pid).children(recursive=True)
         self.process.kill()
         self.wait()
-        _, alive = psutil.wait_procs(descendants, timeout=60)
+        _, alive = psutil.wait_procs(descendants, timeout=3)
         for process in alive:
             process.kill()
 

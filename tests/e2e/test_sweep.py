@@ -39,6 +39,7 @@ def finished(run: Path) -> int:
     return sum(trial.state == TrialState.COMPLETE for trial in stored_trials(run))
 
 
+@pytest.mark.slow
 def test_a_sweep_killed_with_its_trials_under_way_measures_every_point_once(
     start_job: Callable[..., Job], tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from ray.exceptions import RayError
 
 from eagleray.corpus.chat import ChatTemplate
 from eagleray.corpus.journal import JournalEntry
-from eagleray.corpus.manifest import ContentKey, Manifest, fold_journal, open_manifest
+from eagleray.corpus.manifest import ContentKey, Manifest, fold_journal, open_manifest, sweep_dataset
 from eagleray.corpus.prompt_table import PromptTable
 from eagleray.corpus.storage import open_storage
 from eagleray.distillation.answers import GivenAnswers
@@ -174,6 +174,8 @@ def distil(work: DistilWork, config: DistilConfig, listener: ProgressListener) -
         answer_tokens += shard.answer_tokens
         peak = max(peak, row["peak_rss_bytes"])
         meter.advance(shard.prompts, f"{answer_tokens} answer tokens")
+    # A worker that was replaced may have died while it wrote.
+    sweep_dataset(storage)
     return DistilOutcome(
         manifest=fold_journal(storage), worker_peak_rss_bytes=peak, driver_peak_rss_bytes=peak_rss_bytes()
     )

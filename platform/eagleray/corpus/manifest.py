@@ -149,8 +149,7 @@ def open_manifest(storage: Storage, begun: Manifest) -> Manifest:
         DataError: The folder holds a damaged dataset, one of other conditions, or shards that no
             manifest names.
     """
-    for folder in ("", JOURNAL):
-        storage.sweep(folder)
+    sweep_dataset(storage)
     if storage.exists(MANIFEST_NAME):
         require_key(storage, read_copy(storage, MANIFEST_NAME).key, begun.key)
         return fold_journal(storage)
@@ -174,6 +173,12 @@ def write_manifest(storage: Storage, manifest: Manifest) -> None:
     content = seal(manifest.model_dump(mode="json"))
     for name in (BACKUP_NAME, MANIFEST_NAME):
         storage.write(name, content)
+
+
+def sweep_dataset(storage: Storage) -> None:
+    """Delete what killed writers left half-written; nobody may be writing."""
+    for folder in ("", JOURNAL):
+        storage.sweep(folder)
 
 
 def fold_journal(storage: Storage) -> Manifest:
