@@ -1,0 +1,151 @@
+"""The endpoint on Ray Serve, on the real target: what a client, a dashboard and an operator see of it."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import ray
+import yaml
+
+from eagleray.cluster.serving import application, start_applications, stop_applications
+from eagleray.cluster.session import ray_session
+from eagleray.monitoring.catalogue import SERVING
+from eagleray.serving.config import HttpConfig, ServeConfig, ServeFile
+from eagleray.settings import read_yaml, validate
+
+ROOT = Path(__file__).parents[2]
+ENGINE = {"name": "native", "max_batch_size": 4, "threads": 1}
+PROMPT = "1 2 3 4 5 6 1 2 3 4 5 6 1 2 3 4"
+BODY = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[tuple[str, str]]:
+    """Addresses of a plain and of a drafted application, side by side; and where metrics are scraped."""
+    http = HttpConfig(port=free_port())
+    plain = {"engine": ENGINE, "replicas": {"num_cpus": 0.25}}
+    drafted = {**plain, "draft": {"drafter": {"name": "prompt_lookup"}, "depth": 4}}
+    with ray_session(min_cpus=1):
+        start_applications(
+            http,
+            [
+                (name, f"/{name}", application(ServeConfig.model_validate(args)))
+                for name, args in (("plain", plain), ("drafted", drafted))
+            ],
+        )
+        node = ray.nodes()[0]
+        yield (
+            f"http://127.0.0.1:{http.port}",
+            f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics",
+        )
+        stop_applications()
+
+
+def complete(base: str, name: str, **changes: Any) -> dict[str, Any]:
+    response = httpx.post(f"{base}/{name}/v1/completions", json={**BODY, **changes}, timeout=120)
+    assert response.status_code == 200, response.text
+    content: dict[str, Any] = response.json()
+    return content
+
+
+def test_applications_side_by_side_give_the_same_answers_and_tell_what_was_speculated(endpoint):
+    base, _ = endpoint
+    plain, drafted = complete(base, "plain"), complete(base, "drafted")
+    assert plain["choices"][0]["text"] == drafted["choices"][0]["text"]
+    assert plain["usage"] == drafted["usage"]
+    assert plain["speculation"]["acceptance_length"] == 1.0
+    assert drafted["speculation"]["acceptance_length"] > 1.5
+    stopped = [complete(base, name, stop="5 6")["choices"][0] for name in ("plain", "drafted")]
+    assert stopped[0] == stopped[1]
+    assert stopped[0]["finish_reason"] == "stop"
+
+
+def test_a_stream_over_serve_comes_in_pieces_and_ends_with_usage(endpoint):
+    base, _ = endpoint
+    body = {
+        "messages": [{"role": "user", "content": "Count to five."}],
+        "max_tokens": 8,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    with httpx.stream("POST", f"{base}/plain/v1/chat/completions", json=body, timeout=120) as response:
+        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    assert lines[-1] == "[DONE]"
+    chunks = [json.loads(line) for line in lines[:-1]]
+    assert len(chunks) > 5
+    assert chunks[-1]["usage"]["completion_tokens"] == 8
+    whole = httpx.post(
+        f"{base}/plain/v1/chat/completions",
+        json={k: v for k, v in body.items() if not k.startswith("stream")},
+        timeout=120,
+    ).json()
+    told = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks[:-1])
+    assert told == whole["choices"][0]["message"]["content"]
+
+
+def test_errors_over_serve_are_json_and_models_are_listed(endpoint):
+    base, _ = endpoint
+    refused = httpx.post(f"{base}/plain/v1/completions", json={"prompt": "Hi", "max_tokens": 0})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "max_tokens")
+    assert httpx.get(f"{base}/plain/v1/models").json()["data"][0]["owned_by"] == "eagleray"
+    regimes = [httpx.get(f"{base}/{name}/v1/regime").json() for name in ("plain", "drafted")]
+    assert regimes[0]["target_hash"] == regimes[1]["target_hash"]
+    assert (regimes[0]["drafter_hash"], regimes[1]["drafter_hash"] is None) == (None, False)
+
+
+def test_every_metric_that_a_panel_shows_is_found_at_the_live_endpoint(endpoint):
+    _, metrics = endpoint
+    missing, deadline_s = {metric.name for metric in SERVING}, time.monotonic() + 60
+    while missing and time.monotonic() < deadline_s:
+        text = httpx.get(metrics, timeout=10).text
+        missing = {name for name in missing if f"ray_{name}{{" not in text}
+        time.sleep(0.5)
+    assert missing == set()
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs" / "serve").glob("demo*.yaml")), ids=lambda p: p.name
+)
+def test_every_file_of_applications_that_ships_is_valid(path):
+    assert validate(ServeFile, read_yaml(path), str(path)).http_options.loopback
+
+
+@pytest.mark.slow
+def test_the_serve_job_answers_and_ends_orderly_when_told_to(tmp_path):
+    port = free_port()
+    config = tmp_path / "serve.yaml"
+    content = {
+        "http_options": {"port": port},
+        "applications": [{"name": "plain", "route_prefix": "/plain", "args": {"engine": ENGINE}}],
+    }
+    config.write_text(yaml.safe_dump(content))
+    job = subprocess.Popen([sys.executable, "-m", "jobs.serve", "--config", str(config)], cwd=ROOT)
+    try:
+        deadline_s = time.monotonic() + 240
+        while True:
+            try:
+                assert httpx.get(f"http://127.0.0.1:{port}/plain/health").status_code == 200
+                break
+            except httpx.TransportError:
+                assert job.poll() is None
+                assert time.monotonic() < deadline_s
+                time.sleep(0.5)
+        assert complete(f"http://127.0.0.1:{port}", "plain")["usage"]["completion_tokens"] == 12
+    finally:
+        job.send_signal(signal.SIGTERM)
+    assert job.wait(60) == 0
