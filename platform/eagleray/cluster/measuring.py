@@ -5,9 +5,11 @@ from typing import Any
 
 from eagleray.cluster.crew import Crew
 from eagleray.corpus.chat import ChatTemplate, RenderedPrompt, TemplateArguments, template_hash
+from eagleray.engines.base import DraftSetting, Engine
 from eagleray.engines.catalog import engine_version
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.errors import ClusterError
+from eagleray.evaluation.interleaved import GroupTimes, measure_interleaved
 from eagleray.evaluation.regime import Regime, describe_machine, workload_hash
 from eagleray.recipe.sections import PipelineRecipe
 from eagleray.settings import Settings, differences
@@ -61,6 +63,18 @@ class MeasuringWork(Settings):
         if groups is None:
             return prompts
         return [item for group in groups for item in prompts[group * size :][:size]]
+
+    def interleaved(
+        self, engine: Engine, prompts: Sequence[RenderedPrompt], drafts: Sequence[DraftSetting | None]
+    ) -> tuple[GroupTimes, ...]:
+        """Plain decoding and every draft setting, by turns, on each group of the prompts."""
+        return measure_interleaved(
+            engine,
+            prompts,
+            drafts,
+            concurrency=self.measure.concurrency,
+            max_new_tokens=self.measure.new_tokens,
+        )
 
     def num_groups(self, prompts: Sequence[object]) -> int:
         """How many groups so many prompts make."""

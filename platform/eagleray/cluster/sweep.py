@@ -20,7 +20,7 @@ from eagleray.corpus.prompt_files import parse_prompt
 from eagleray.drafters.folder import CONFIG, drafter_hash
 from eagleray.engines.catalog import build_engine
 from eagleray.errors import ConfigError, DataError
-from eagleray.evaluation.interleaved import measure_interleaved
+from eagleray.evaluation.interleaved import GroupTimes
 from eagleray.evaluation.regime import Regime
 from eagleray.monitoring.catalogue import SWEEP, SWEEP_SPEEDUP, SWEEP_TRIALS
 from eagleray.monitoring.ray_metrics import RayMetrics
@@ -100,13 +100,9 @@ class ServingActor:
         groups = self._measure(prompts, task.points)
         return Measured(groups=groups, wall_s=time.perf_counter() - start_s)
 
-    def _measure(self, prompts: Sequence[RenderedPrompt], points: Sequence[Point]) -> Any:
-        return measure_interleaved(
-            self.engine,
-            prompts,
-            [draft_setting(point, self.sources) for point in points],
-            concurrency=self.work.measure.concurrency,
-            max_new_tokens=self.work.measure.new_tokens,
+    def _measure(self, prompts: Sequence[RenderedPrompt], points: Sequence[Point]) -> tuple[GroupTimes, ...]:
+        return self.work.interleaved(
+            self.engine, prompts, [draft_setting(point, self.sources) for point in points]
         )
 
 

@@ -25,7 +25,7 @@ from eagleray.drafters.folder import drafter_hash, export_drafter, load_drafter
 from eagleray.engines.base import DraftSetting
 from eagleray.engines.catalog import build_engine
 from eagleray.errors import ConfigError, DataError
-from eagleray.evaluation.interleaved import measure_interleaved
+from eagleray.evaluation.interleaved import GroupTimes
 from eagleray.evaluation.regime import Regime
 from eagleray.monitoring.catalogue import SWEEP, SWEEP_TRIALS
 from eagleray.monitoring.ray_metrics import RayMetrics
@@ -164,20 +164,14 @@ class TrainingActor:
         export_drafter(drafter, export, profile)
         return done.model_copy(update={"drafter_hash": drafter_hash(export)})
 
-    def _score(self, entries: Sequence[Entry], chosen: Sequence[int] | None) -> Any:
+    def _score(self, entries: Sequence[Entry], chosen: Sequence[int] | None) -> tuple[GroupTimes, ...]:
         prompts = self.work.pick(self.prompts, chosen)
         drafters = {
             trial: load_drafter(self.work.folder(trial) / "drafter", self.heads)
             for trial in {entry.trial for entry in entries}
         }
         drafts = [DraftSetting(source=drafters[entry.trial], depth=entry.depth) for entry in entries]
-        return measure_interleaved(
-            self.engine,
-            prompts,
-            drafts,
-            concurrency=self.work.measure.concurrency,
-            max_new_tokens=self.work.measure.new_tokens,
-        )
+        return self.work.interleaved(self.engine, prompts, drafts)
 
 
 @dataclass(kw_only=True)

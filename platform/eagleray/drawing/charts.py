@@ -102,12 +102,7 @@ def line_panel(
     rightmost = max([x_ticks[-1], *(point.x for line in lines for point in line.points)])
     x_scale = Scale(x_ticks[0], rightmost, 40 + pad, WIDTH - 12 - pad)
     y_scale = Scale(y_ticks[0], y_ticks[-1], PLOT_HEIGHT - 40, 12)
-    for tick in y_ticks:
-        drawing.line(40, y_scale.at(tick), WIDTH - 12, y_scale.at(tick), "grid")
-        drawing.text(34, y_scale.at(tick) + 4, f"{tick:.3g}", "tick", "end")
-    for tick in x_ticks:
-        drawing.text(x_scale.at(tick), PLOT_HEIGHT - 23, f"{tick:g}", "tick", "middle")
-    drawing.text((40 + WIDTH - 12) / 2, PLOT_HEIGHT - 6, x_label, "tick", "middle")
+    _draw_grid(drawing, x_scale, y_scale, x_ticks, y_ticks, x_label)
     if reference is not None:
         drawing.line(40, y_scale.at(reference), WIDTH - 12, y_scale.at(reference), "reference")
     for rank, line in enumerate(lines):
@@ -129,12 +124,7 @@ def point_panel(
     drawing = Drawing(WIDTH, PLOT_HEIGHT)
     x_scale = Scale(x_ticks[0], x_ticks[-1], 54, WIDTH - 26)
     y_scale = Scale(y_ticks[0], y_ticks[-1], PLOT_HEIGHT - 40, 24)
-    for tick in y_ticks:
-        drawing.line(40, y_scale.at(tick), WIDTH - 12, y_scale.at(tick), "grid")
-        drawing.text(34, y_scale.at(tick) + 4, f"{tick:.3g}", "tick", "end")
-    for tick in x_ticks:
-        drawing.text(x_scale.at(tick), PLOT_HEIGHT - 23, f"{tick:g}", "tick", "middle")
-    drawing.text((40 + WIDTH - 12) / 2, PLOT_HEIGHT - 6, x_label, "tick", "middle")
+    _draw_grid(drawing, x_scale, y_scale, x_ticks, y_ticks, x_label)
     drawing.text(40, 12, y_label, "tick")
     for line in lines:
         for point in line.points:
@@ -199,3 +189,19 @@ def _spoken(line: Line) -> str:
         first, last = line.points[0], line.points[-1]
         return f"{line.label} from {first.y:.2f} at {first.x:g} to {last.y:.2f} at {last.x:g}"
     return f"{line.label} " + ", ".join(f"{point.y:.2f} at {point.x:g}" for point in line.points)
+
+
+def _draw_grid(
+    drawing: Drawing,
+    x_scale: Scale,
+    y_scale: Scale,
+    x_ticks: Sequence[float],
+    y_ticks: Sequence[float],
+    x_label: str,
+) -> None:
+    for tick in y_ticks:
+        drawing.line(40, y_scale.at(tick), WIDTH - 12, y_scale.at(tick), "grid")
+        drawing.text(34, y_scale.at(tick) + 4, f"{tick:.3g}", "tick", "end")
+    for tick in x_ticks:
+        drawing.text(x_scale.at(tick), PLOT_HEIGHT - 23, f"{tick:g}", "tick", "middle")
+    drawing.text((40 + WIDTH - 12) / 2, PLOT_HEIGHT - 6, x_label, "tick", "middle")

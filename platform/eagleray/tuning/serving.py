@@ -14,14 +14,14 @@ from eagleray.drafters.base import DraftSource
 from eagleray.drafters.partial_block import PartialBlock
 from eagleray.engines.base import DraftSetting
 from eagleray.evaluation.interleaved import GroupTimes, pool_rounds
-from eagleray.evaluation.regime import Regime
 from eagleray.settings import Settings
 from eagleray.speculation.config import TreeSetting
 from eagleray.tuning.config import PLAIN, Point, ServingSweep
-from eagleray.tuning.outcome import Outcome, Scale, summarise
+from eagleray.tuning.outcome import Outcome
 from eagleray.tuning.ranking import Ranking, contenders, rank
 from eagleray.tuning.result import Confirmation, Result, TrialSummary, choose
 from eagleray.tuning.study import Proposal, Study
+from eagleray.tuning.trials import Trials
 
 MIN_TRIALS_FOR_IMPORTANCE = 8
 BEST_SHARE = 0.25
@@ -77,14 +77,11 @@ def draft_setting(point: Point, sources: Mapping[str, DraftSource]) -> DraftSett
 
 
 @dataclass(kw_only=True)
-class ServingTrials:
+class ServingTrials(Trials):
     """One workload's study, and the tasks it consists of."""
 
     workload: str
-    study: Study
     sweep: ServingSweep
-    regime: Regime
-    scale: Scale
 
     def next_task(self) -> tuple[Proposal, MeasureTask] | None:
         """The next trial; None while there is none to begin."""
@@ -95,7 +92,7 @@ class ServingTrials:
 
     def done(self, proposal: Proposal, measured: Measured) -> Outcome:
         """Take what a trial measured."""
-        outcome = self._summarise(proposal.point, measured.groups, 0, measured.wall_s)
+        outcome = self.summarise(proposal.point, measured.groups, 0, measured.wall_s)
         values = [outcome.figures[name].value for name in self.sweep.objectives]
         reason = f"answers differ from plain decoding: {outcome.divergence}" if outcome.divergence else None
         self.study.finish(
@@ -126,7 +123,7 @@ class ServingTrials:
         groups = pool_rounds(group for part in measured for group in part.groups)
         wall_s = sum(part.wall_s for part in measured)
         outcomes = [
-            self._summarise(point, groups, place, wall_s) for place, point in enumerate(tasks[0].points)
+            self.summarise(point, groups, place, wall_s) for place, point in enumerate(tasks[0].points)
         ]
         objective, config = self.sweep.objectives[0], self.sweep.study.bootstrap
         return choose(outcomes, self.sweep.default, objective, self.scale, config)
@@ -153,17 +150,6 @@ class ServingTrials:
         return [
             t.outcome for t in summaries(self.study) if t.outcome and t.state in ("complete", "infeasible")
         ]
-
-    def _summarise(self, point: Point, groups: Sequence[GroupTimes], place: int, wall_s: float) -> Outcome:
-        return summarise(
-            point,
-            groups,
-            place=place,
-            regime=self.regime.fingerprint,
-            scale=self.scale,
-            config=self.sweep.study.bootstrap,
-            wall_s=wall_s,
-        )
 
 
 def share_out(num_groups: int, workers: int) -> list[tuple[int, ...]]:

@@ -10,14 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eagleray.evaluation.interleaved import GroupTimes, pool_rounds
-from eagleray.evaluation.regime import Regime
 from eagleray.settings import Settings
 from eagleray.tuning.config import Objective, Point, TrainingSweep
-from eagleray.tuning.outcome import Outcome, Scale, summarise
 from eagleray.tuning.ranking import rank
 from eagleray.tuning.result import Confirmation, Result, choose
 from eagleray.tuning.serving import importances, share_out, summaries
-from eagleray.tuning.study import Proposal, Study
+from eagleray.tuning.study import Proposal
+from eagleray.tuning.trials import Trials
 
 OBJECTIVE: Objective = "tokens_per_s"
 DATA_SHARE = "data_share"
@@ -102,13 +101,10 @@ def with_values(section: Mapping[str, Any], point: Point) -> dict[str, Any]:
 
 
 @dataclass(kw_only=True)
-class TrainingTrials:
+class TrainingTrials(Trials):
     """The study, and the tasks it consists of."""
 
-    study: Study
     sweep: TrainingSweep
-    regime: Regime
-    scale: Scale
     _rungs: dict[int, RungDone] = field(default_factory=dict)
     _next: list[Token] = field(default_factory=list)
 
@@ -245,18 +241,6 @@ class TrainingTrials:
             kept.model_dump(mode="json"),
             feasible=best.feasible,
             reason=f"answers differ from plain decoding: {best.divergence}" if best.divergence else None,
-        )
-
-    def summarise(self, point: Point, groups: Sequence[GroupTimes], place: int, wall_s: float) -> Outcome:
-        """Figures of one of the settings of some groups."""
-        return summarise(
-            point,
-            groups,
-            place=place,
-            regime=self.regime.fingerprint,
-            scale=self.scale,
-            config=self.sweep.study.bootstrap,
-            wall_s=wall_s,
         )
 
     def _facts(self, proposal: Proposal) -> dict[str, Any]:

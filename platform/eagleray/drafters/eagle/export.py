@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from eagleray.drafters.blocks.chain.export import final_state_profile
 from eagleray.drafters.blocks.headed import rotary_config
 
 if TYPE_CHECKING:
@@ -28,26 +29,10 @@ def engine_config(drafter: "EagleDrafter") -> dict[str, Any]:
 
 
 def profile(drafter: "EagleDrafter") -> dict[str, Any]:
-    """What a reader must know and `config.json` does not say."""
-    reduced = "target id = draft id + d2t[draft id]; t2d marks the kept target ids; read by no engine"
-    return {
-        "algorithm": drafter.config.name,
-        "settings": drafter.config.model_dump(mode="json"),
-        "anchor_convention": "row p joins the final state of p with the token at p + 1 and drafts from p + 2",
-        "slots": "recursive; any depth",
-        "trained_slots": drafter.config.ttt_steps,
-        "target_layer_ids": [],
-        "layer_id_convention": "no layer is tapped; it reads the last hidden state after the final norm",
-        "draft_vocabulary": reduced if drafter.has_vocabulary else "the target's",
-        "engines": engine_needs(drafter),
-    }
-
-
-def engine_needs(drafter: "EagleDrafter") -> dict[str, str]:
-    """What each engine has to be told, or why it cannot serve this drafter."""
-    if drafter.has_vocabulary:
-        why = "not served: it would draft over the target's whole vocabulary"
-        return {"vllm": why, "sglang": why}
+    """What a reader must know and `config.json` does not say: each engine runs the network one way only."""
     if drafter.config.fc_bias:
-        return {"vllm": "not served: its fc has no bias", "sglang": "algorithm EAGLE"}
-    return {"vllm": "method eagle", "sglang": "not served: its fc has a bias, which would stay random"}
+        engines = {"vllm": "not served: its fc has no bias", "sglang": "algorithm EAGLE"}
+    else:
+        why = "not served: its fc has a bias, which would stay random"
+        engines = {"vllm": "method eagle", "sglang": why}
+    return final_state_profile(drafter, drafter.config, engines)

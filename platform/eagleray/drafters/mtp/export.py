@@ -6,6 +6,7 @@ the Qwen2 flavour, a final norm, its output fed back.
 
 from typing import TYPE_CHECKING, Any
 
+from eagleray.drafters.blocks.chain.export import final_state_profile
 from eagleray.drafters.blocks.headed import rotary_config
 from eagleray.drafters.blocks.layers import Dimensions
 from eagleray.targets.geometry import TargetGeometry
@@ -30,29 +31,8 @@ def engine_config(drafter: "MTPDrafter") -> dict[str, Any]:
 
 def profile(drafter: "MTPDrafter") -> dict[str, Any]:
     """What a reader must know and `config.json` does not say."""
-    reduced = "target id = draft id + d2t[draft id]; t2d marks the kept target ids; read by no engine"
-    return {
-        "algorithm": drafter.config.name,
-        "settings": drafter.config.model_dump(mode="json"),
-        "anchor_convention": "row p joins the state of p with the token at p + 1 and drafts from p + 2",
-        "slots": "recursive; any depth",
-        "trained_slots": drafter.config.ttt_steps,
-        "target_layer_ids": [],
-        "layer_id_convention": "no layer is tapped; it reads the last hidden state after the final norm",
-        "draft_vocabulary": reduced if drafter.has_vocabulary else "the target's",
-        "engines": engine_needs(drafter),
-    }
-
-
-def engine_needs(drafter: "MTPDrafter") -> dict[str, str]:
-    """What each engine has to be told, or why it cannot serve this drafter."""
-    if drafter.has_vocabulary:
-        why = "not served: it would draft over the target's whole vocabulary"
-        return {"vllm": why, "sglang": why}
-    return {
-        "vllm": _vllm_needs(drafter.dimensions, drafter.heads.geometry),
-        "sglang": "algorithm EAGLE",
-    }
+    vllm = _vllm_needs(drafter.dimensions, drafter.heads.geometry)
+    return final_state_profile(drafter, drafter.config, {"vllm": vllm, "sglang": "algorithm EAGLE"})
 
 
 def _vllm_needs(own: Dimensions, target: TargetGeometry) -> str:
