@@ -34,12 +34,10 @@ def main(
 async def _evaluate(asked: EndpointEvaluation, listener: ProgressListener, out: Console) -> None:
     from eagleray.evaluation.endpoint.client import EndpointClient
     from eagleray.evaluation.endpoint.load import PLAIN, Load, measure_load
-    from eagleray.evaluation.endpoint.report import (
-        build_endpoint_report,
-        shared_regime,
-        write_endpoint_report,
-    )
+    from eagleray.evaluation.endpoint.report import build_endpoint_report, shared_regime
     from eagleray.evaluation.endpoint.workload import load_regime, rendered_prompts
+    from eagleray.evaluation.report import write_report
+    from eagleray.evaluation.workloads import describe_workloads, group_by_family
 
     config = asked.endpoint
     prompts = rendered_prompts(asked)
@@ -58,8 +56,13 @@ async def _evaluate(asked: EndpointEvaluation, listener: ProgressListener, out: 
             meter.advance(1, load.name)
     if not blocks:
         raise DataError("No load was asked for; set endpoint.concurrencies.")
-    report = build_endpoint_report(blocks, config, {**regime, **load_regime(asked, prompts)})
-    _, page = write_endpoint_report(asked.out, report)
+    report = build_endpoint_report(
+        blocks,
+        config,
+        {**regime, **load_regime(asked, prompts)},
+        workloads=describe_workloads(group_by_family(prompts), None),
+    )
+    _, page = write_report(asked.out, report)
     for drafter in report["drafters"].values():
         out.print(drafter["summary"], markup=False)
     out.print(f"report {page}", markup=False)

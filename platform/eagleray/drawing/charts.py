@@ -24,6 +24,8 @@ class Bar:
     parts: tuple[tuple[str, float, str], ...]
     """Style class, length in the scale's units, and what the part says when pointed at."""
     value: str
+    interval: tuple[float, float] | None = None
+    """Both ends, if the length has one."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ def bar_panel(
             left = scale.at(reached)
             drawing.bar(left, top, scale.at(reached + length) - left, ROW_HEIGHT - 10, style, tip)
             reached += length
-        drawing.text(scale.at(reached) + 5, top + 14, bar.value, "value")
+        low, high = map(scale.at, bar.interval or (reached, reached))
+        drawing.line(low, top + 10, high, top + 10, "whisker")
+        drawing.text(max(scale.at(reached), high) + 5, top + 14, bar.value, "value")
     if reference is not None:
         drawing.line(scale.at(reference), 0, scale.at(reference), floor, "reference")
     spoken = "; ".join(f"{bar.label} {bar.value}" for bar in bars)
@@ -119,13 +123,21 @@ def point_panel(
     y_ticks: Sequence[float],
     x_label: str,
     y_label: str,
+    diagonal: bool = False,
 ) -> Markup:
-    """Draw points alone over a shared grid; each says its series and both values."""
+    """Draw points alone over a shared grid; each says its series and both values.
+
+    Args:
+        diagonal: Also draw where both axes, which then share their ticks, are equal.
+    """
     drawing = Drawing(WIDTH, PLOT_HEIGHT)
     x_scale = Scale(x_ticks[0], x_ticks[-1], 54, WIDTH - 26)
     y_scale = Scale(y_ticks[0], y_ticks[-1], PLOT_HEIGHT - 40, 24)
     _draw_grid(drawing, x_scale, y_scale, x_ticks, y_ticks, x_label)
     drawing.text(40, 12, y_label, "tick")
+    if diagonal:
+        low, high = x_ticks[0], x_ticks[-1]
+        drawing.line(x_scale.at(low), y_scale.at(low), x_scale.at(high), y_scale.at(high), "reference")
     for line in lines:
         for point in line.points:
             tip = f"{line.label}: {point.x:.2f}, {point.y:.2f}"

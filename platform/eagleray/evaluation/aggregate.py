@@ -1,7 +1,7 @@
 """From records to one report. Pure: the same records, and the same clock reading, give the same report."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from statistics import median
 from typing import Any
 
@@ -10,12 +10,26 @@ from eagleray.corpus.summary import DatasetSummary
 from eagleray.errors import DataError
 from eagleray.evaluation.config import BootstrapConfig
 from eagleray.evaluation.definitions import DEFINITIONS
+from eagleray.evaluation.exactness import Check, greedy_check
 from eagleray.evaluation.family_report import FamilyEvidence, report_family
-from eagleray.evaluation.records import AnswersRecord, ReferenceRecord, TimingRecord, UnitRecord
+from eagleray.evaluation.load_report import as_group, report_load
+from eagleray.evaluation.prediction import Measured
+from eagleray.evaluation.records import (
+    AnswersRecord,
+    LoadRecord,
+    ReferenceRecord,
+    TimingRecord,
+    UnitRecord,
+)
 from eagleray.evaluation.regime import Regime, require_one_regime
-from eagleray.evaluation.units import Unit
-from eagleray.evaluation.verdict import summarise
+from eagleray.evaluation.report import assemble_report, drafter_section
+from eagleray.evaluation.units import DraftChoice, Unit
 from eagleray.settings import Settings
+from eagleray.speculation.acceptance import summarize
+from eagleray.speculation.costs import CyclePoint
+
+AT_BATCH_1 = "batch 1"
+"""Where speed by family is measured, as reports say it."""
 
 
 class TrainingFacts(Settings):
@@ -54,12 +68,14 @@ def build_report(
     regime: Regime,
     bootstrap: BootstrapConfig,
     facts: RunFacts,
+    checks: Sequence[Check] = (),
     generated_at: datetime | None = None,
 ) -> dict[str, Any]:
     """Put all records of an evaluation into one report.
 
     Args:
         units: Everything that was planned; a unit without a record is an error.
+        checks: Of the exactness gate, beside greedy identity.
         generated_at: None takes the clock.
 
     Raises:
@@ -74,19 +90,25 @@ def build_report(
     chosen = [by_name[unit.name] for unit in units]
     require_one_regime(regime, ((record.unit.name, record.regime) for record in chosen))
     evidence = _evidence_by_family(chosen)
-    return {
-        "generated_at": (generated_at or datetime.now(UTC)).isoformat(timespec="seconds"),
-        "drafters": _drafters(evidence, bootstrap),
-        "engine": _engine(chosen),
-        "workloads": _workloads(facts.workloads, evidence),
-        "dataset": facts.dataset.model_dump(mode="json") if facts.dataset else None,
-        "truncation": {label: one.model_dump(mode="json") for label, one in facts.truncation.items()},
-        "training": {label: facts.training[label].model_dump(mode="json") for label in facts.training},
-        "stages": facts.stages,
-        "peak_rss_bytes": facts.peak_rss_bytes,
-        "regime": {**regime.model_dump(mode="json"), "fingerprint": regime.fingerprint},
-        "definitions": DEFINITIONS,
-    }
+    drafters = _drafters(evidence, [r for r in chosen if isinstance(r, LoadRecord)], bootstrap)
+    return assemble_report(
+        drafters=drafters,
+        judged_by="families",
+        families_measured_at=AT_BATCH_1,
+        exactness=[*_greedy_checks(drafters), *checks],
+        regime={**regime.model_dump(mode="json"), "fingerprint": regime.fingerprint},
+        definitions=DEFINITIONS,
+        run={
+            "engine": _engine(chosen),
+            "workloads": _workloads(facts.workloads, evidence),
+            "dataset": facts.dataset.model_dump(mode="json") if facts.dataset else None,
+            "truncation": {label: one.model_dump(mode="json") for label, one in facts.truncation.items()},
+            "training": {label: facts.training[label].model_dump(mode="json") for label in facts.training},
+            "stages": facts.stages,
+            "peak_rss_bytes": facts.peak_rss_bytes,
+        },
+        generated_at=generated_at,
+    )
 
 
 def _evidence_by_family(records: Sequence[UnitRecord]) -> dict[str, FamilyEvidence]:
@@ -104,18 +126,95 @@ def _evidence_by_family(records: Sequence[UnitRecord]) -> dict[str, FamilyEviden
     }
 
 
-def _drafters(evidence: Mapping[str, FamilyEvidence], config: BootstrapConfig) -> dict[str, Any]:
-    labels = dict.fromkeys(
-        record.unit.draft.label
-        for family in evidence.values()
-        for record in family.drafted
-        if record.unit.draft
+def _drafters(
+    evidence: Mapping[str, FamilyEvidence], loads: Sequence[LoadRecord], config: BootstrapConfig
+) -> dict[str, Any]:
+    choices = dict.fromkeys(
+        record.unit.draft for family in evidence.values() for record in family.drafted if record.unit.draft
     )
     drafters = {}
-    for label in labels:
+    for label in dict.fromkeys(choice.label for choice in choices):
         families = {family: report_family(label, found, config) for family, found in evidence.items()}
-        drafters[label] = {"summary": summarise(label, families), "families": families}
+        choice = _fastest([choice for choice in choices if choice.label == label], evidence)
+        drafters[label] = drafter_section(
+            label,
+            "families",
+            families=families,
+            loads=_loads(label, evidence, loads, config),
+            outcomes=[outcome for found in evidence.values() for outcome in found.outcomes(choice)],
+            measured=_cycle_points(families),
+            bootstrap=config,
+        )
     return drafters
+
+
+def _fastest(choices: Sequence[DraftChoice], evidence: Mapping[str, FamilyEvidence]) -> DraftChoice:
+    """The depth to serve all families at; the one that accepts most where speed was not measured."""
+
+    def merit(choice: DraftChoice) -> float:
+        pairs = [pair for found in evidence.values() for pair in found.timed_pairs(choice)]
+        if pairs:
+            return sum(drafted.tokens for _, drafted in pairs) / sum(drafted.decode_s for _, drafted in pairs)
+        answers = [answer for found in evidence.values() for answer in found.answers(choice)]
+        return summarize(cycle for answer in answers for cycle in answer.cycles).acceptance_length
+
+    return max(choices, key=merit)
+
+
+def _loads(
+    label: str, evidence: Mapping[str, FamilyEvidence], loads: Sequence[LoadRecord], config: BootstrapConfig
+) -> dict[str, Any]:
+    """Entries by concurrency, batch 1 from the timings of all families; none if no other was measured."""
+    if not loads:
+        return {}
+    place, choice = next(
+        (place, draft) for place, draft in enumerate(loads[0].unit.drafts) if draft.label == label
+    )
+    alone = [
+        as_group(timing.unit.name, *pair)
+        for found in evidence.values()
+        for timing, pair in zip(found.timings, found.timed_pairs(choice), strict=True)
+    ]
+    entries = {"batch-1": report_load(1, choice.depth, alone, 0, config)} if alone else {}
+    for concurrency in dict.fromkeys(record.unit.concurrency for record in loads):
+        groups = [record.times for record in loads if record.unit.concurrency == concurrency]
+        entries[f"batch-{concurrency}"] = report_load(concurrency, choice.depth, groups, place, config)
+    return entries
+
+
+def _cycle_points(families: Mapping[str, Mapping[str, Any]]) -> list[Measured]:
+    return [
+        Measured(
+            at=AT_BATCH_1,
+            category=family,
+            point=CyclePoint(
+                draft_steps=int(depth),
+                acceptance_length=entry["timed_acceptance_length"],
+                speedup=entry["speedup_ratio"],
+            ),
+        )
+        for family, figures in families.items()
+        for depth, entry in figures["by_depth"].items()
+        if entry["speedup_ratio"]
+    ]
+
+
+def _greedy_checks(drafters: Mapping[str, Mapping[str, Any]]) -> list[Check]:
+    checks = []
+    for label, drafter in drafters.items():
+        depths = [
+            (family, entry)
+            for family, figures in drafter["families"].items()
+            for entry in figures["by_depth"].values()
+        ]
+        divergences = [
+            f"{family}, {one['answer']}, token {one['token']}"
+            for family, entry in depths
+            for one in entry["divergences"]
+        ]
+        compared = sum(entry["compared_answers"] for _, entry in depths)
+        checks.append(greedy_check(label, compared, divergences))
+    return checks
 
 
 def _engine(records: Sequence[UnitRecord]) -> dict[str, Any]:

@@ -48,10 +48,9 @@ class Comparison:
     """Fields of the regime that differ; empty unless a comparison across regimes was asked for."""
 
 
-def slices(drafter: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The entries of one drafter: families of prompts in a report of an engine, loads in one of servers."""
-    entries: Mapping[str, Any] = drafter["loads"] if "loads" in drafter else drafter["families"]
-    return entries
+def entries(drafter: Mapping[str, Any]) -> dict[str, Any]:
+    """All entries of one drafter that have a verdict: families of prompts, and loads."""
+    return {**drafter["families"], **drafter["loads"]}
 
 
 def differing_fields(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
@@ -87,7 +86,7 @@ def compare_reports(first: Report, second: Report, *, cross_regime: bool = False
 def _rows(label: str, first: Report, second: Report) -> list[Row]:
     if label not in second["drafters"]:
         return []
-    families, others = (slices(report["drafters"][label]) for report in (first, second))
+    families, others = (entries(report["drafters"][label]) for report in (first, second))
     rows = []
     for family in (family for family in families if family in others):
         pair = families[family], others[family]
@@ -115,5 +114,5 @@ def _interval(entry: Mapping[str, Any], figure: str) -> Interval | None:
 
 
 def _names(report: Report) -> str:
-    families = sorted({name for drafter in report["drafters"].values() for name in slices(drafter)})
+    families = sorted({name for drafter in report["drafters"].values() for name in entries(drafter)})
     return f"{', '.join(report['drafters'])} on {', '.join(families)}"

@@ -1,5 +1,7 @@
 """How drafters are judged: the evaluation section of a recipe."""
 
+from typing import Annotated
+
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from eagleray.settings import Settings
@@ -41,6 +43,13 @@ class EvaluationConfig(Settings):
 
     timing_new_tokens: PositiveInt = 64
     """Longest answer when speed is measured."""
+
+    concurrencies: tuple[Annotated[int, Field(ge=2)], ...] = ()
+    """Sequences decoded together at which speed is measured beside batch 1, each drafter at its deepest; says
+    where drafting stops to pay. None are measured if empty."""
+
+    groups_per_concurrency: PositiveInt = 5
+    """Groups of prompts that measure each of `concurrencies`; fewer where prompts run out."""
 
     hf_prompts: NonNegativeInt = 4
     """Prompts on which the engine is timed against Hugging Face `generate`. 0 leaves this out."""

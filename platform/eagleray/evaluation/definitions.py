@@ -27,7 +27,20 @@ DEFINITIONS = {
     ),
     "verdict": (
         "win: the interval of the speedup lies above 1.0. loss: it lies below 1.0. undecided: it holds 1.0, "
-        "too few prompts were timed, or an answer differs from plain decoding."
+        "too few prompts were timed, an answer differs from plain decoding, plain speed drifted, or the "
+        "speedup lies above the acceptance length, which is impossible: a cycle takes at least a plain step."
+    ),
+    "slices": (
+        "By category and by length of the prompt, at the one depth that is fastest on all prompts together. "
+        "The worst slice has the least speedup, or the least acceptance length where none was timed."
+    ),
+    "break_even": (
+        "Concurrency at which the speedup falls through 1.0, interpolated over its logarithm between the "
+        "measured ones."
+    ),
+    "prediction": (
+        "Acceptance length over the cost of a cycle in plain steps. The cost is fitted over the depth to the "
+        "other categories at the same load, so no point predicts itself."
     ),
     "time_share": (
         "Shares of decode time: draft is the drafter's work, verify the target's forwards over drafts, host "

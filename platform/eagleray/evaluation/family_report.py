@@ -8,6 +8,7 @@ from eagleray.evaluation.bootstrap import Interval, bootstrap, ratio_of_sums, sp
 from eagleray.evaluation.config import BootstrapConfig
 from eagleray.evaluation.definitions import DEFINITIONS
 from eagleray.evaluation.records import Answer, AnswersRecord, TimedAnswer, TimingRecord
+from eagleray.evaluation.slices import Outcome
 from eagleray.evaluation.units import DraftChoice
 from eagleray.evaluation.verdict import judge
 from eagleray.speculation.acceptance import summarize
@@ -36,6 +37,27 @@ class FamilyEvidence:
         by_setting = [{timing.draft: timing for timing in record.timings} for record in self.timings]
         return [(timings[None], timings[choice]) for timings in by_setting]
 
+    def outcomes(self, choice: DraftChoice) -> list[Outcome]:
+        """Every prompt of the family at one setting; the first ones were timed too."""
+        pairs = self.timed_pairs(choice)
+        outcomes = []
+        for place, (plain, drafted) in enumerate(zip(self.plain.answers, self.answers(choice), strict=True)):
+            times, same = None, plain.answer_ids == drafted.answer_ids
+            if place < len(pairs):
+                one, other = pairs[place]
+                times = (one.decode_s, one.tokens, other.decode_s, other.tokens)
+                same = same and one.answer_ids == other.answer_ids
+            outcomes.append(
+                Outcome(
+                    category=self.plain.unit.family,
+                    prompt_tokens=plain.prompt_tokens,
+                    cycles=drafted.cycles,
+                    times=times,
+                    same=same,
+                )
+            )
+        return outcomes
+
 
 def report_family(label: str, evidence: FamilyEvidence, config: BootstrapConfig) -> dict[str, Any]:
     """Return the report entry `drafters.<label>.families.<family>`."""
@@ -51,7 +73,7 @@ def report_family(label: str, evidence: FamilyEvidence, config: BootstrapConfig)
     speedup = None
     if quickest["speedup_ratio"] is not None:
         speedup = Interval(quickest["speedup_ratio"], quickest["low"], quickest["high"])
-    verdict = judge(speedup, len(evidence.timings), exact_ratio)
+    verdict = judge(speedup, len(evidence.timings), exact_ratio, quickest["timed_acceptance_length"])
     return {
         "acceptance_length": longest["acceptance_length"],
         "acceptance_length_low": longest["acceptance_length_low"],
@@ -122,7 +144,7 @@ def _divergences(
 def _speed(pairs: Sequence[tuple[TimedAnswer, TimedAnswer]], config: BootstrapConfig) -> dict[str, Any]:
     if not pairs:
         speed = ("speedup_ratio", "low", "high", "tokens_per_s", "plain_tokens_per_s")
-        return dict.fromkeys((*speed, "draft_cost_ratio", "time_share"))
+        return dict.fromkeys((*speed, "timed_acceptance_length", "draft_cost_ratio", "time_share"))
     speedup = bootstrap(
         [[plain.decode_s, plain.tokens, drafted.decode_s, drafted.tokens] for plain, drafted in pairs],
         speedup_of_sums,
@@ -135,6 +157,8 @@ def _speed(pairs: Sequence[tuple[TimedAnswer, TimedAnswer]], config: BootstrapCo
         "high": speedup.high,
         "tokens_per_s": sum(drafted.tokens for _, drafted in pairs) / drafted_s,
         "plain_tokens_per_s": sum(plain.tokens for plain, _ in pairs) / plain_s,
+        "timed_acceptance_length": sum(drafted.tokens for _, drafted in pairs)
+        / sum(drafted.cycles for _, drafted in pairs),
         "draft_cost_ratio": _draft_cost(pairs),
         "time_share": {
             "draft": sum(drafted.draft_s for _, drafted in pairs) / drafted_s,

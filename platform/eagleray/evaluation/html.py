@@ -1,28 +1,55 @@
 """From a report to one self-contained page: no script, no request to anywhere."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from eagleray.evaluation import plots
+from eagleray.evaluation import load_plots, plots
+from eagleray.evaluation.comparison import entries
 
 TEMPLATE = "report.html.j2"
 MISSING = "not measured"
+CONTENTS = (
+    ("verdict", "verdict"),
+    ("acceptance-length", "acceptance"),
+    ("speedup", "speed"),
+    ("time", "time"),
+    ("prediction", "prediction"),
+    ("loads", "load"),
+    ("slices", "slices"),
+    ("exactness", "exactness"),
+    ("training", "training"),
+    ("data", "data"),
+    ("regime", "regime"),
+    ("method", "method"),
+)
+"""Anchors of the sections, and what the page calls them at its top."""
 
 
 def render_html(report: dict[str, Any]) -> str:
     """Return the page."""
+    has_loads = any(drafter["loads"] for drafter in report["drafters"].values())
+    absent = {"loads": not has_loads, "training": not report["training"]}
     return render(
         TEMPLATE,
         report=report,
+        contents=[(anchor, name) for anchor, name in CONTENTS if not absent.get(anchor)],
+        has_loads=has_loads,
         legend=legend(report),
         time_parts=plots.TIME_PARTS,
+        verdicts=entries,
+        largest_miss=largest_miss,
+        waits=list(_waits(report)),
         acceptance_lengths=plots.acceptance_length_panels(report),
         acceptance_rates=plots.acceptance_rate_panels(report),
         speedups=plots.speedup_panels(report),
+        concurrencies=load_plots.concurrency_panels(report),
+        throughputs=load_plots.throughput_panels(report),
         times=plots.time_panels(report),
+        predictions=load_plots.prediction_panels(report),
         losses=plots.loss_panels(report),
         lengths=plots.length_panels(report),
         regime=[row for row in flatten(report["regime"]) if row[0] != "fingerprint"],
@@ -30,7 +57,7 @@ def render_html(report: dict[str, Any]) -> str:
 
 
 def render(template: str, **context: Any) -> str:
-    """Fill a template of this folder; all of them share the style sheet and the formats below."""
+    """Fill a template of this folder with the formats below."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -38,10 +65,34 @@ def render(template: str, **context: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        decimals=decimals, figure=figure, percent=percent, gibibytes=gibibytes, duration=duration, words=words
-    )
+    formats = (decimals, figure, percent, gibibytes, duration, words, spread)
+    environment.filters.update({one.__name__: one for one in formats})
     return environment.get_template(template).render(colours=plots.COLOURS, **context)
+
+
+def largest_miss(drafter: dict[str, Any], at: str) -> float | None:
+    """By how much of the measured speedup the farthest prediction of a load is off; None without one."""
+    misses = [
+        abs(point["predicted_speedup"] / point["measured_speedup"] - 1.0)
+        for point in drafter["prediction"]["points"]
+        if point["at"] == at and point["predicted_speedup"] is not None
+    ]
+    return max(misses, default=None)
+
+
+def _waits(report: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Server, load and what its users waited for, where that was measured; plain decoding once."""
+    for place, (label, drafter) in enumerate(report["drafters"].items()):
+        for name, key in (("plain", "plain"), (label, "drafted")):
+            for load, entry in drafter["loads"].items():
+                if entry[key].get("first_token_s") and (key == "drafted" or place == 0):
+                    yield name, load, entry[key]
+
+
+def spread(entry: dict[str, Any], stem: str) -> str:
+    """Format both ends of an interval; empty of nothing."""
+    low, high = entry[f"{stem}_low"], entry[f"{stem}_high"]
+    return "" if low is None else f"{low:,.2f} to {high:,.2f}"
 
 
 def legend(report: dict[str, Any]) -> list[tuple[str, Markup]]:

@@ -3,15 +3,18 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from eagleray.corpus.chat import RenderedPrompt
 from eagleray.drafters.base import DraftSource
 from eagleray.engines.base import DraftSetting, Engine, Generation, GenerationRequest, GenerationRun
 from eagleray.errors import EngineError
 from eagleray.evaluation.config import EvaluationConfig
+from eagleray.evaluation.interleaved import measure_interleaved
 from eagleray.evaluation.records import (
     Answer,
     AnswersRecord,
+    LoadRecord,
     ReferenceRecord,
     TimedAnswer,
     TimingRecord,
@@ -19,7 +22,14 @@ from eagleray.evaluation.records import (
 )
 from eagleray.evaluation.reference import ReferenceModel
 from eagleray.evaluation.regime import Regime
-from eagleray.evaluation.units import AnswersUnit, DraftChoice, ReferenceUnit, TimingUnit, Unit
+from eagleray.evaluation.units import (
+    AnswersUnit,
+    DraftChoice,
+    LoadUnit,
+    ReferenceUnit,
+    TimingUnit,
+    Unit,
+)
 
 Progress = Callable[[int], None]
 """Called with the number of tokens that were just delivered."""
@@ -52,6 +62,8 @@ def run_unit(unit: Unit, bench: Bench, on_progress: Progress | None = None) -> U
         return measure_answers(unit, bench, on_progress)
     if isinstance(unit, TimingUnit):
         return measure_timing(unit, bench, on_progress)
+    if isinstance(unit, LoadUnit):
+        return measure_load(unit, bench)
     return measure_reference(unit, bench)
 
 
@@ -90,6 +102,21 @@ def measure_timing(unit: TimingUnit, bench: Bench, on_progress: Progress | None 
         for choice in rotated
     ]
     return TimingRecord(unit=unit, regime=bench.regime, timings=tuple(timings))
+
+
+def measure_load(unit: LoadUnit, bench: Bench) -> LoadRecord:
+    """Time every setting on one group of prompts, of all families in turns."""
+    ranked = [item for rank in zip_longest(*bench.prompts.values()) for item in rank if item is not None]
+    start = unit.group * unit.concurrency
+    (times,) = measure_interleaved(
+        bench.engine,
+        ranked[start : start + unit.concurrency],
+        [_setting(draft, bench) for draft in unit.drafts],
+        concurrency=unit.concurrency,
+        max_new_tokens=bench.config.timing_new_tokens,
+        first_group=unit.group,
+    )
+    return LoadRecord(unit=unit, regime=bench.regime, times=times)
 
 
 def measure_reference(unit: ReferenceUnit, bench: Bench) -> ReferenceRecord:

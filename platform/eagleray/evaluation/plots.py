@@ -25,19 +25,21 @@ class Panel:
 
 
 def acceptance_length_panels(report: dict[str, Any]) -> list[Panel]:
-    """Acceptance length at the best depth, a bar per drafter."""
+    """Acceptance length at the best depth with its interval, a bar per drafter."""
     entries = {family: _entries(report, family) for family in report["workloads"]}
-    highest = max((entry["acceptance_length"] for _, _, entry in _all(entries)), default=1.0)
+    highest = max((entry["acceptance_length_high"] or 1.0 for _, _, entry in _all(entries)), default=1.0)
     ticks = nice_ticks(0.0, max(highest, 1.0))
     panels = []
     for family, rows in entries.items():
         bars = [
             Bar(
                 label,
-                ((f"series-{series}", entry["acceptance_length"], f"{label}, depth {entry['best_depth']}"),),
+                ((f"series-{series}", entry["acceptance_length"], _tau_tip(label, entry)),),
                 f"{entry['acceptance_length']:.2f}",
+                (entry["acceptance_length_low"], entry["acceptance_length_high"]),
             )
             for series, label, entry in rows
+            if entry["acceptance_length"] is not None
         ]
         panels.append(Panel(family, bar_panel(family, bars, ticks, "tokens per verification", 1.0)))
     return panels
@@ -91,15 +93,18 @@ def speedup_panels(report: dict[str, Any]) -> list[Panel]:
 
 def time_panels(report: dict[str, Any]) -> list[Panel]:
     """Milliseconds per token, split into draft, verify and host; plain decoding on top."""
-    entries = {family: _entries(report, family) for family in report["workloads"]}
-    timed = [entry for _, _, entry in _all(entries) if entry["speedup_ratio"] is not None]
+    entries = {
+        family: [row for row in _entries(report, family) if _has_times(row[2])]
+        for family in report["workloads"]
+    }
+    timed = [entry for _, _, entry in _all(entries)]
     if not timed:
         return []
     slowest_s = max(1.0 / entry[rate] for entry in timed for rate in ("tokens_per_s", "plain_tokens_per_s"))
     ticks = nice_ticks(0.0, slowest_s * 1e3, 4)
     panels = []
     for family, rows in entries.items():
-        bars = [_time_bar(label, entry) for _, label, entry in rows if entry["speedup_ratio"] is not None]
+        bars = [_time_bar(label, entry) for _, label, entry in rows]
         if bars:
             plain_ms = 1e3 / rows[0][2]["plain_tokens_per_s"]
             plain = Bar("plain", (("part-plain", plain_ms, f"plain: {plain_ms:.1f} ms"),), f"{plain_ms:.1f}")
@@ -160,6 +165,12 @@ def _all(
     return (row for rows in entries.values() for row in rows)
 
 
+def _tau_tip(label: str, entry: dict[str, Any]) -> str:
+    low, high = entry["acceptance_length_low"], entry["acceptance_length_high"]
+    depth = f", depth {entry['best_depth']}" if entry["best_depth"] else ""
+    return f"{label}{depth}: {low:.2f} to {high:.2f}"
+
+
 def _slot_points(rates: list[float]) -> tuple[Point, ...]:
     """Points up to the first slot that was never accepted: no cycle judged the slots behind it."""
     last = rates.index(0.0) + 1 if 0.0 in rates else len(rates)
@@ -172,6 +183,11 @@ def _speedup_points(entry: dict[str, Any]) -> tuple[Point, ...]:
         for depth, figures in entry["by_depth"].items()
         if figures["speedup_ratio"] is not None
     )
+
+
+def _has_times(entry: dict[str, Any]) -> bool:
+    """Whether the measured time is known by part: servers do not tell."""
+    return entry["speedup_ratio"] is not None and str(entry["speedup_depth"]) in entry["by_depth"]
 
 
 def _time_bar(label: str, entry: dict[str, Any]) -> Bar:

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from eagleray.evaluation.comparison import differing_fields, slices
+from eagleray.evaluation.comparison import differing_fields, entries
+from eagleray.evaluation.exactness import failures
 from eagleray.settings import Settings
 
 Report = Mapping[str, Any]
@@ -34,14 +35,15 @@ def objections(
 
     Args:
         production: The regime it is to be served in.
-        families: What it must win on; all that were measured if empty.
+        families: Families of prompts or loads that it must win on; all that the report judges by if empty.
     """
     if label not in report["drafters"]:
         return [f"the report has no drafter {label!r}; it has {', '.join(report['drafters'])}"]
-    measured = slices(report["drafters"][label])
+    measured = entries(report["drafters"][label])
     reasons = [f"not the production regime: {one}" for one in differing_fields(production, report["regime"])]
+    reasons += failures(report, label)
     reasons += [f"{family} was not measured" for family in families if family not in measured]
-    for family in families or measured:
+    for family in families or judged(report, label):
         if (entry := measured.get(family)) is None:
             continue
         exact = entry["greedy_exact_ratio"]
@@ -60,7 +62,7 @@ def promote(
     now: datetime | None = None,
 ) -> Promotion:
     """Write down what a drafter is promoted on. Only after `objections` found none."""
-    measured = slices(report["drafters"][label])
+    measured = entries(report["drafters"][label])
     facts = (
         "verdict",
         "speedup_ratio",
@@ -73,13 +75,20 @@ def promote(
         label=label,
         drafter_hash=report["regime"]["drafter_hashes"][label],
         families={
-            family: {fact: measured[family][fact] for fact in facts} for family in families or measured
+            family: {fact: measured[family][fact] for fact in facts}
+            for family in families or judged(report, label)
         },
         regime=dict(report["regime"]),
         report_sha256=report_sha256(report),
         signed_off_by=signed_off_by,
         signed_off_at=(now or datetime.now(UTC)).isoformat(timespec="seconds"),
     )
+
+
+def judged(report: Report, label: str) -> Mapping[str, Any]:
+    """What a drafter's verdict is made of, unless something else is asked for."""
+    section: Mapping[str, Any] = report["drafters"][label][report["judged_by"]]
+    return section
 
 
 def report_sha256(report: Report) -> str:

@@ -4,8 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
+from eagleray.evaluation.interleaved import GroupTimes
 from eagleray.evaluation.regime import Regime
-from eagleray.evaluation.units import AnswersUnit, DraftChoice, ReferenceUnit, TimingUnit
+from eagleray.evaluation.units import AnswersUnit, DraftChoice, LoadUnit, ReferenceUnit, TimingUnit
 from eagleray.settings import Settings
 from eagleray.speculation.acceptance import Cycle
 
@@ -69,6 +70,15 @@ class ReferenceRecord(Settings):
     reference_ids: tuple[int, ...]
 
 
-UnitRecord = AnswersRecord | TimingRecord | ReferenceRecord
+class LoadRecord(Settings):
+    """Outcome of a `LoadUnit`; settings in the order of its drafts."""
+
+    kind: Literal["load"] = "load"
+    unit: LoadUnit
+    regime: Regime
+    times: GroupTimes
+
+
+UnitRecord = AnswersRecord | TimingRecord | ReferenceRecord | LoadRecord
 RECORD: TypeAdapter[UnitRecord] = TypeAdapter(Annotated[UnitRecord, Field(discriminator="kind")])
 """Reads a record from JSON: `RECORD.validate_json(...)`. Write with `record.model_dump_json()`."""

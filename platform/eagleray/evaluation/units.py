@@ -69,7 +69,21 @@ class ReferenceUnit(Settings):
         return f"reference-{self.family}-{self.prompt_index:03d}"
 
 
-Unit = AnswersUnit | TimingUnit | ReferenceUnit
+class LoadUnit(Settings):
+    """Answer a group of prompts together with every setting in turn."""
+
+    kind: Literal["load"] = "load"
+    concurrency: int
+    group: int
+    drafts: tuple[DraftChoice, ...]
+
+    @property
+    def name(self) -> str:
+        """Stable over runs of the same recipe."""
+        return f"load-{self.concurrency:03d}-{self.group:03d}"
+
+
+Unit = AnswersUnit | TimingUnit | ReferenceUnit | LoadUnit
 UNIT: TypeAdapter[Unit] = TypeAdapter(Annotated[Unit, Field(discriminator="kind")])
 """Reads a unit from plain data: `UNIT.validate_python(...)`."""
 
@@ -101,7 +115,19 @@ def plan_units(
         for family in families
         if index < family_sizes[family]
     ]
-    return (*answers, *ranked[: config.hf_prompts], *timings)
+    return (*answers, *ranked[: config.hf_prompts], *_plan_loads(config, family_sizes, drafts), *timings)
+
+
+def _plan_loads(
+    config: EvaluationConfig, family_sizes: Mapping[str, int], drafts: tuple[DraftChoice, ...]
+) -> list[LoadUnit]:
+    deepest = {draft.label: draft for draft in sorted(drafts, key=lambda draft: draft.depth)}
+    ordered = tuple(deepest[label] for label in dict.fromkeys(draft.label for draft in drafts))
+    return [
+        LoadUnit(concurrency=concurrency, group=group, drafts=ordered)
+        for concurrency in config.concurrencies
+        for group in range(min(config.groups_per_concurrency, sum(family_sizes.values()) // concurrency))
+    ]
 
 
 def _draft_choices(config: EvaluationConfig, max_depths: Mapping[str, int | None]) -> tuple[DraftChoice, ...]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from eagleray.evaluation.bootstrap import Interval
+from eagleray.speculation.costs import CyclePoint, anomaly
 
 Word = Literal["win", "loss", "undecided"]
 
@@ -20,18 +21,24 @@ class Verdict:
     reason: str
 
 
-def judge(speedup: Interval | None, timed_prompts: int, exact_ratio: float) -> Verdict:
+def judge(
+    speedup: Interval | None, timed_prompts: int, exact_ratio: float, tau: float | None = None
+) -> Verdict:
     """Judge a drafter on one family.
 
     Args:
         speedup: None where no prompt was timed.
         exact_ratio: Share of drafted answers that equal the plain ones. Below 1.0 speed is not judged:
             a faster way to another answer is not a speedup.
+        tau: Acceptance length of the timed answers. A speedup whose whole interval lies above it cannot be,
+            and is not judged either. None where nobody told.
     """
     if exact_ratio < 1.0:
         return Verdict("undecided", f"only {exact_ratio:.1%} of the answers equal plain decoding")
     if speedup is None:
         return Verdict("undecided", "speed was not measured")
+    if why := impossible(speedup, tau):
+        return Verdict("undecided", why)
     if timed_prompts < MIN_PROMPTS:
         return Verdict("undecided", f"{timed_prompts} timed prompts are too few; {MIN_PROMPTS} are needed")
     if speedup.low > 1.0:
@@ -39,6 +46,14 @@ def judge(speedup: Interval | None, timed_prompts: int, exact_ratio: float) -> V
     if speedup.high < 1.0:
         return Verdict("loss", "the whole interval lies below 1.0")
     return Verdict("undecided", "the interval holds 1.0")
+
+
+def impossible(speedup: Interval, tau: float | None) -> str | None:
+    """Why a speedup cannot be right whatever the noise; None where it can."""
+    if tau is None:
+        return None
+    why = anomaly(CyclePoint(draft_steps=1, acceptance_length=tau, speedup=speedup.low))
+    return f"impossible: {why}" if why else None
 
 
 def summarise(label: str, families: Mapping[str, Mapping[str, Any]]) -> str:

@@ -16,15 +16,19 @@ def group_by_family(prompts: Iterable[RenderedPrompt]) -> dict[str, tuple[Render
 
 
 def describe_workloads(
-    prompts: Mapping[str, Sequence[RenderedPrompt]], training_families: Collection[str]
+    prompts: Mapping[str, Sequence[RenderedPrompt]], training_families: Collection[str] | None
 ) -> dict[str, dict[str, Any]]:
-    """Return the `workloads` section of a report."""
+    """Return the `workloads` section of a report.
+
+    Args:
+        training_families: None where nobody knows what the drafters were trained on.
+    """
     return {
         family: {
             "prompts": len(items),
             "source": _source(family, items),
             "licence": ", ".join(sorted({item.prompt.licence for item in items})),
-            "in_training_families": family in training_families,
+            "in_training_families": None if training_families is None else family in training_families,
         }
         for family, items in prompts.items()
     }

@@ -185,6 +185,7 @@ def bench() -> Bench:
             timing_prompts_per_family=5,
             timing_new_tokens=13,
             hf_prompts=3,
+            concurrencies=(2,),
             bootstrap=BootstrapConfig(resamples=200),
         ),
         regime=make_regime(),

@@ -55,6 +55,32 @@ def test_a_right_drafter_wins_with_hand_computed_figures(report: dict[str, Any])
     assert (entry["greedy_exact_ratio"], entry["verdict"], entry["prompts"]) == (1.0, "win", 6)
 
 
+def test_loads_hold_every_drafter_at_its_deepest_and_say_where_drafting_stops_to_pay(
+    report: dict[str, Any],
+) -> None:
+    good, bad = (report["drafters"][label] for label in ("good", "bad"))
+    assert {name: entry["prompts"] for name, entry in good["loads"].items()} == {"batch-1": 10, "batch-2": 10}
+    for entry in good["loads"].values():
+        assert (entry["speedup_depth"], entry["verdict"]) == (3, "win")
+        assert entry["speedup_ratio"] == entry["throughput_ratio"] == pytest.approx(12 / 3.75)
+        assert entry["acceptance_length"] == 4.0
+        assert entry["drafted"]["time_share"] == pytest.approx({"draft": 0.2, "verify": 0.8, "host": 0.0})
+    # Two answers together take the pretend engine twice as long: each user gets half.
+    plain = good["loads"]["batch-2"]["plain"]
+    assert (plain["tokens_per_s"], plain["user_tokens_per_s"]["p50"]) == pytest.approx((1.0, 0.5))
+    assert good["break_even"]["concurrency"] is bad["break_even"]["concurrency"] is None
+    assert "at no measured" in bad["break_even"]["reason"]
+
+
+def test_the_cost_model_predicts_each_family_from_the_other(report: dict[str, Any]) -> None:
+    prediction = report["drafters"]["good"]["prediction"]
+    # A cycle takes 1.25 plain steps at either depth.
+    assert prediction["costs"]["batch 1"] == pytest.approx({"fixed_steps": 1.25, "steps_per_draft_token": 0})
+    assert len(prediction["points"]) == 4
+    for point in prediction["points"]:
+        assert point["predicted_speedup"] == pytest.approx(point["measured_speedup"])
+
+
 def test_a_wrong_drafter_loses_although_its_answers_are_right(report: dict[str, Any]) -> None:
     entry = report["drafters"]["bad"]["families"]["arithmetic"]
     assert entry["acceptance_length"] == 1.0

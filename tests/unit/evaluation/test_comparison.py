@@ -25,7 +25,9 @@ def entry(speedup=1.5, verdict="win", exact=1.0):
 
 def report(**entries):
     return {
-        "drafters": {"eagle3": {"families": entries or {"code": entry()}}},
+        "judged_by": "families",
+        "drafters": {"eagle3": {"families": entries or {"code": entry()}, "loads": {}}},
+        "exactness": [],
         "regime": {
             "fingerprint": "f",
             "machine": {"threads": 1, "cores": 2},
@@ -90,6 +92,16 @@ def test_a_win_in_the_production_regime_is_promoted_and_signed():
 )
 def test_whatever_speaks_against_a_promotion_is_said(evidence, reason):
     assert any(reason in objection for objection in objections(evidence, "eagle3", report()["regime"]))
+
+
+def test_a_failed_check_of_the_gate_speaks_against_a_promotion_of_its_drafter_alone():
+    evidence = report()
+    check = {"name": "sampling distribution", "subject": "eagle3", "outcome": "failed", "detail": "p 0.0001"}
+    evidence["exactness"] = [{**check, "subject": "dflash"}]
+    assert objections(evidence, "eagle3", evidence["regime"]) == []
+    for subject in ("eagle3", "target"):
+        evidence["exactness"] = [{**check, "subject": subject}]
+        assert "sampling distribution failed" in objections(evidence, "eagle3", evidence["regime"])[0]
 
 
 def test_only_the_named_families_must_be_won():

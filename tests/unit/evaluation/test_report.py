@@ -8,6 +8,7 @@ import pytest
 
 from eagleray.drawing.svg import nice_ticks
 from eagleray.evaluation.html import percent, render_html
+from eagleray.evaluation.markdown import to_markdown
 from eagleray.evaluation.report import write_report
 
 SECTIONS = (
@@ -16,6 +17,10 @@ SECTIONS = (
     "acceptance-rate",
     "speedup",
     "time",
+    "prediction",
+    "loads",
+    "slices",
+    "exactness",
     "training",
     "data",
     "regime",
@@ -30,15 +35,21 @@ def test_the_page_holds_every_section_and_a_verdict_sentence_per_drafter(report:
         assert f"<li>{drafter['summary']}</li>" in page
 
 
+def test_every_entry_of_the_contents_leads_to_a_section(report: dict[str, Any]) -> None:
+    page = render_html(report)
+    assert set(re.findall(r'href="#([\w-]+)"', page)) <= set(re.findall(r'<section id="([\w-]+)">', page))
+
+
 def test_the_page_asks_nothing_of_any_other_place(report: dict[str, Any]) -> None:
     page = render_html(report)
-    assert not re.findall(r"https?://|//cdn|@import|url\(|<script|<link|<img|\b(?:src|href)=", page)
+    assert not re.findall(r'https?://|//cdn|@import|url\(|<script|<link|<img|\bsrc=|\bhref="(?!#)', page)
 
 
 def test_every_plot_is_well_formed_and_has_words_for_those_who_cannot_see_it(report: dict[str, Any]) -> None:
     plots = re.findall(r'<svg class="plot".*?</svg>', render_html(report), re.DOTALL)
-    # Two families in four figures, one trained drafter, and the lengths of the training data.
-    assert len(plots) == 2 * 4 + 1 + 1
+    # Two families in four figures; speedup by concurrency, and throughput of two drafters; the prediction;
+    # one trained drafter, and the lengths of the training data.
+    assert len(plots) == 2 * 4 + 3 + 1 + 1 + 1
     for plot in plots:
         image = ElementTree.fromstring(plot)
         assert image.attrib["role"] == "img"
@@ -63,13 +74,14 @@ def test_a_report_without_timing_or_training_still_renders(report: dict[str, Any
     bare["training"] = bare["truncation"] = {}
     bare["dataset"] = None
     for drafter in bare["drafters"].values():
+        drafter["loads"], drafter["prediction"] = {}, {"costs": {}, "points": []}
         for entry in drafter["families"].values():
             for record in (entry, *entry["by_depth"].values()):
                 record.update({name: None for name in record if "speedup" in name or "tokens_per_s" in name})
     bare["engine"] = dict.fromkeys(bare["engine"])
     page = render_html(bare)
     assert "Speed was not measured" in page
-    assert "No drafter of this run was trained" in page
+    assert [name for name in ("loads", "training") if f'id="{name}"' in page or f"#{name}" in page] == []
 
 
 def test_the_data_page_accounts_for_every_prompt_and_every_supervised_token(report: dict[str, Any]) -> None:
@@ -85,7 +97,17 @@ def test_both_files_are_written_and_the_json_is_the_report(tmp_path: Path, repor
     json_path, html_path = write_report(tmp_path, report)
     assert json.loads(json_path.read_text()) == json.loads(json.dumps(report))
     assert html_path.read_text(encoding="utf-8").startswith("<!doctype html>")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.json", "report.md"]
+
+
+def test_the_summary_in_markdown_says_the_verdicts_first_and_names_the_worst_slice(
+    report: dict[str, Any],
+) -> None:
+    text = to_markdown(report)
+    assert text.index("good speeds up code") < text.index("| good | code | win | 3.20 (3.20 to 3.20) | 4.00")
+    assert "greedy identity, good: passed (all 42 greedy answers equal plain decoding" in text
+    assert "bad: worst on category code, speedup 0.80 (0.80 to 0.80), tau 1.00 (1.00 to 1.00) (loss)" in text
+    assert "good: drafting is faster at every measured concurrency (1 and 2)" in text
 
 
 def test_almost_all_is_never_shown_as_all() -> None:

@@ -2,7 +2,7 @@ import pytest
 
 from eagleray.errors import ConfigError
 from eagleray.evaluation.config import EvaluationConfig
-from eagleray.evaluation.units import UNIT, plan_units
+from eagleray.evaluation.units import UNIT, LoadUnit, plan_units
 
 CONFIG = EvaluationConfig(
     depths={"eagle3": (3, 5), "lookup": (5,)}, timing_prompts_per_family=2, hf_prompts=3, default_depths=(2,)
@@ -29,8 +29,17 @@ def test_every_measurement_is_planned_once_and_its_name_is_stable() -> None:
     ]
 
 
+def test_loads_take_each_drafter_at_its_deepest_and_only_whole_groups() -> None:
+    config = CONFIG.model_copy(update={"concurrencies": (2, 8), "groups_per_concurrency": 3})
+    units = plan_units(config, {"code": 3, "prose": 2}, {"eagle3": None, "lookup": None})
+    loads = [unit for unit in units if isinstance(unit, LoadUnit)]
+    assert [unit.name for unit in loads] == ["load-002-000", "load-002-001"]
+    assert [draft.name for draft in loads[0].drafts] == ["eagle3-5", "lookup-5"]
+
+
 def test_units_survive_json() -> None:
-    for unit in plan_units(CONFIG, {"code": 2}, {"eagle3": 7, "lookup": None}):
+    config = CONFIG.model_copy(update={"concurrencies": (2,)})
+    for unit in plan_units(config, {"code": 2}, {"eagle3": 7, "lookup": None}):
         assert UNIT.validate_json(unit.model_dump_json()) == unit
 
 

@@ -62,8 +62,9 @@ def test_acceptance_and_answers_are_those_of_the_engine(measured):
         assert entry["acceptance_length"] == pytest.approx(11 / 3)
         assert entry["greedy_exact_ratio"] == 1.0
         assert entry["prompts"] == 12
-        assert set(entry["families"]) == {"code", "prose"}
+    assert set(report["drafters"]["drafted"]["families"]) == {"code", "prose"}
     assert set(report["drafters"]["drafted"]["loads"]) == {"closed-1", "closed-3", "open-500"}
+    assert report["workloads"]["code"]["answer_tokens_median"] == 12
 
 
 def test_every_token_is_counted_and_timed_whatever_the_chunks(measured):

@@ -1,33 +1,23 @@
-"""From blocks to figures: speed with and without a drafter under each load, and where drafting pays."""
+"""From blocks to figures: speed with and without a drafter under one load."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from eagleray.evaluation.bootstrap import Interval, bootstrap, ratio_of_sums, speedup_of_sums
-from eagleray.evaluation.config import BootstrapConfig
+from eagleray.evaluation.bootstrap import bootstrap, speedup_of_sums
 from eagleray.evaluation.endpoint.client import Served
 from eagleray.evaluation.endpoint.config import EndpointConfig
 from eagleray.evaluation.endpoint.load import PLAIN, Block
 from eagleray.evaluation.family_report import first_divergence
-from eagleray.evaluation.verdict import Verdict, judge
-from eagleray.speculation.acceptance import summarize
+from eagleray.evaluation.slices import Outcome, slice_entry, spread
 
 PERCENTILES = (50, 95, 99)
-NOISE_RATIO = 1.05
-"""A speedup is impossible beyond the acceptance length; by this factor, it is noise of the clock."""
-
-Pair = tuple[Served, Served]
 
 
 def load_entry(label: str, blocks: Sequence[Block], config: EndpointConfig) -> dict[str, Any]:
     """Return the report entry of one drafter under one load."""
-    plain, drafted = _blocks(blocks, PLAIN), _blocks(blocks, label)
-    pairs = _pairs(plain, drafted)
-    speedup = _speedup(pairs, config.bootstrap)
+    plain, drafted = blocks_of(blocks, PLAIN), blocks_of(blocks, label)
     throughput = bootstrap(
         [
             [one.wall_s, _tokens(one), other.wall_s, _tokens(other)]
@@ -36,28 +26,36 @@ def load_entry(label: str, blocks: Sequence[Block], config: EndpointConfig) -> d
         speedup_of_sums,
         config.bootstrap,
     )
-    divergences = [pair[1].prompt_id for pair in pairs if not same_answer(*pair)]
-    exact_ratio = 1.0 - len(divergences) / len(pairs)
-    tau = _acceptance_length(drafted, config.bootstrap)
-    drift = _drift_ratio(plain)
-    verdict = _verdict(speedup, len(pairs), exact_ratio, drift, config)
-    families = {family: _family(family, pairs, config.bootstrap) for family in _families(pairs)}
-    return {
-        "verdict": verdict.word,
-        "verdict_reason": verdict.reason,
-        **_spread("speedup", speedup, ratio=True),
-        **_spread("throughput", throughput, ratio=True),
-        **_spread("acceptance_length", tau),
-        "greedy_exact_ratio": exact_ratio,
-        "divergences": divergences,
-        "prompts": len(pairs),
-        "families": families,
-        "worst_family": min(families, key=lambda name: families[name]["speedup_ratio"]),
-        "plain_drift_ratio": drift,
-        "anomalies": anomalies(speedup, tau),
+    entry = {
+        "concurrency": blocks[0].concurrency,
+        **slice_entry(outcomes(label, blocks), config.bootstrap),
+        **spread("throughput", throughput, ratio=True),
+        "divergences": [pair[1].prompt_id for pair in _pairs(plain, drafted) if not same_answer(*pair)],
+        "plain_drift_ratio": _drift_ratio(plain),
         "plain": latency(plain),
         "drafted": latency(drafted),
     }
+    if entry["plain_drift_ratio"] > config.max_drift_ratio:
+        entry["verdict"] = "undecided"
+        entry["verdict_reason"] = (
+            f"plain speed drifted by {entry['plain_drift_ratio']:.0%} during the measurement; "
+            f"{config.max_drift_ratio:.0%} is allowed"
+        )
+    return entry
+
+
+def outcomes(label: str, blocks: Sequence[Block]) -> list[Outcome]:
+    """Every prompt of a load, with and without the drafter."""
+    return [
+        Outcome(
+            category=plain.family,
+            prompt_tokens=plain.prompt_tokens,
+            cycles=drafted.cycles,
+            times=(plain.decode_s, plain.decode_tokens, drafted.decode_s, drafted.decode_tokens),
+            same=same_answer(plain, drafted),
+        )
+        for plain, drafted in _pairs(blocks_of(blocks, PLAIN), blocks_of(blocks, label))
+    ]
 
 
 def same_answer(plain: Served, drafted: Served) -> bool:
@@ -103,53 +101,9 @@ def percentiles(values: Iterable[float]) -> dict[str, float] | None:
     }
 
 
-def break_even(speedups: Mapping[int, float]) -> dict[str, Any]:
-    """The concurrency at which drafting stops paying, between the two measured ones that hold it.
-
-    Interpolated over the logarithm of the concurrency, along which batches grow.
-
-    Args:
-        speedups: By concurrency.
-    """
-    points = sorted(speedups.items())
-    for (low, above), (high, below) in pairwise(points):
-        if above > 1.0 >= below:
-            share = (above - 1.0) / (above - below)
-            crossing = 2 ** (math.log2(low) + share * (math.log2(high) - math.log2(low)))
-            return {
-                "concurrency": crossing,
-                "reason": f"the speedup falls through 1.0 between {low} and {high}",
-            }
-    pays = [speedup > 1.0 for speedup in speedups.values()]
-    if all(pays):
-        reason = "drafting is faster at every measured concurrency"
-    elif not any(pays):
-        reason = "drafting is faster at no measured concurrency"
-    else:
-        reason = "the speedup only rises through 1.0"
-    return {"concurrency": None, "reason": reason}
-
-
-def anomalies(speedup: Interval, tau: Interval | None) -> list[str]:
-    """What cannot be: a cycle delivers tau tokens and takes no less than a plain step does."""
-    if tau is None or speedup.low <= tau.value * NOISE_RATIO:
-        return []
-    return [
-        f"a speedup of {speedup.value:.2f} exceeds the acceptance length {tau.value:.2f}, which is "
-        "impossible: the plain server is not the same, or not alone"
-    ]
-
-
-def _verdict(
-    speedup: Interval, prompts: int, exact_ratio: float, drift: float, config: EndpointConfig
-) -> Verdict:
-    if drift > config.max_drift_ratio:
-        return Verdict(
-            "undecided",
-            f"plain speed drifted by {drift:.0%} during the measurement; {config.max_drift_ratio:.0%} is "
-            "allowed",
-        )
-    return judge(speedup, prompts, exact_ratio)
+def blocks_of(blocks: Sequence[Block], arm: str) -> list[Block]:
+    """The blocks of one server, in the order of their numbers."""
+    return sorted((block for block in blocks if block.arm == arm), key=lambda block: block.number)
 
 
 def _drift_ratio(plain: Sequence[Block]) -> float:
@@ -167,42 +121,7 @@ def _user_rate(blocks: Sequence[Block]) -> float:
     return sum(answer.decode_tokens for answer in answers) / seconds if seconds else 0.0
 
 
-def _family(family: str, pairs: Sequence[Pair], config: BootstrapConfig) -> dict[str, Any]:
-    chosen = [pair for pair in pairs if pair[0].family == family]
-    speedup = _speedup(chosen, config)
-    exact = sum(same_answer(*pair) for pair in chosen) / len(chosen)
-    verdict = judge(speedup, len(chosen), exact)
-    summary = summarize(cycle for _, drafted in chosen for cycle in drafted.cycles)
-    return {
-        **_spread("speedup", speedup, ratio=True),
-        "acceptance_length": summary.acceptance_length or None,
-        "acceptance_rate_by_slot": list(summary.acceptance_rate_by_slot),
-        "greedy_exact_ratio": exact,
-        "prompts": len(chosen),
-        "verdict": verdict.word,
-        "verdict_reason": verdict.reason,
-    }
-
-
-def _speedup(pairs: Sequence[Pair], config: BootstrapConfig) -> Interval:
-    rows = [
-        [plain.decode_s, plain.decode_tokens, drafted.decode_s, drafted.decode_tokens]
-        for plain, drafted in pairs
-    ]
-    return bootstrap(rows, speedup_of_sums, config)
-
-
-def _acceptance_length(blocks: Sequence[Block], config: BootstrapConfig) -> Interval | None:
-    rows = [
-        [sum(cycle.delivered for cycle in answer.cycles), len(answer.cycles)]
-        for block in blocks
-        for answer in block.answers
-        if answer.cycles
-    ]
-    return bootstrap(rows, ratio_of_sums, config) if rows else None
-
-
-def _pairs(plain: Sequence[Block], drafted: Sequence[Block]) -> list[Pair]:
+def _pairs(plain: Sequence[Block], drafted: Sequence[Block]) -> list[tuple[Served, Served]]:
     return [
         pair
         for one, other in zip(plain, drafted, strict=True)
@@ -210,20 +129,5 @@ def _pairs(plain: Sequence[Block], drafted: Sequence[Block]) -> list[Pair]:
     ]
 
 
-def _blocks(blocks: Sequence[Block], arm: str) -> list[Block]:
-    return sorted((block for block in blocks if block.arm == arm), key=lambda block: block.number)
-
-
-def _families(pairs: Sequence[Pair]) -> list[str]:
-    return list(dict.fromkeys(plain.family for plain, _ in pairs))
-
-
 def _tokens(block: Block) -> int:
     return sum(answer.tokens for answer in block.answers)
-
-
-def _spread(name: str, interval: Interval | None, *, ratio: bool = False) -> dict[str, float | None]:
-    value = f"{name}_ratio" if ratio else name
-    if interval is None:
-        return {value: None, f"{name}_low": None, f"{name}_high": None}
-    return {value: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}

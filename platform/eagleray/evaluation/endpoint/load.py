@@ -26,6 +26,8 @@ class Block(Settings):
     """`plain`, or a drafter's label."""
     load: str
     """`closed-<concurrency>` or `open-<arrivals per second>`."""
+    concurrency: int | None
+    """Requests kept at the server at once; None where they come by themselves."""
     number: int
     """Blocks of one number hold the same prompts."""
     wall_s: float
@@ -89,6 +91,7 @@ async def measure_load(
                 Block(
                     arm=arm,
                     load=load.name,
+                    concurrency=load.concurrency,
                     number=number,
                     wall_s=wall_s,
                     load_average=load_average,

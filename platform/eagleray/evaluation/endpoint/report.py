@@ -1,35 +1,46 @@
-"""The report of an endpoint: verdict first, then speed, latency and where drafting stops to pay."""
+"""The report of servers that run: the same report as that of an engine, from blocks of answers."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
+from datetime import datetime
+from statistics import median
 from typing import Any
 
 from eagleray.errors import DataError
 from eagleray.evaluation.comparison import differing_fields
 from eagleray.evaluation.definitions import DEFINITIONS
+from eagleray.evaluation.endpoint.client import Served
 from eagleray.evaluation.endpoint.config import EndpointConfig
-from eagleray.evaluation.endpoint.figures import break_even, load_entry
-from eagleray.evaluation.endpoint.html import render_endpoint_html
+from eagleray.evaluation.endpoint.figures import blocks_of, load_entry, outcomes, same_answer
 from eagleray.evaluation.endpoint.load import PLAIN, Block
-from eagleray.evaluation.verdict import summarise
-from eagleray.files import write_json_atomically, write_text_atomically
+from eagleray.evaluation.exactness import Check, greedy_check
+from eagleray.evaluation.prediction import Measured
+from eagleray.evaluation.report import assemble_report, drafter_section
+from eagleray.evaluation.slices import Outcome, category_entries
 from eagleray.settings import fingerprint
+from eagleray.speculation.costs import CyclePoint
 
+SHARED = (
+    "acceptance_length",
+    "acceptance_rate_by_slot",
+    "interval",
+    "verdict",
+    "slices",
+    "break_even",
+    "prediction",
+)
 ENDPOINT_DEFINITIONS = {
-    "acceptance_length": DEFINITIONS["acceptance_length"],
+    **{name: DEFINITIONS[name] for name in SHARED},
     "speedup_ratio": (
         "Tokens per second of decoding per user with the drafter over those without, from sums over prompts: "
         "from the first token of an answer to its last, as they reach the client over HTTP."
     ),
-    "throughput_ratio": "All tokens over the wall time of whole blocks, waiting and prefill included.",
+    "throughput_ratio": (
+        "All tokens over the wall time of whole blocks, waiting and prefill included; drawn again by blocks."
+    ),
     "first_token_s": "From sending a request to its first token.",
     "inter_token_s": "Between tokens as they reach the client; tokens of one chunk come after no wait.",
     "user_tokens_per_s": "Decode speed of single answers.",
-    "interval": "Bootstrap over prompts, for throughput over blocks: drawn again whole, with replacement.",
     "plain_drift_ratio": "How much plain decode speed differs between the two halves of a measurement.",
-    "break_even": "Concurrency at which the speedup falls through 1.0, interpolated over its logarithm.",
-    "verdict": DEFINITIONS["verdict"],
     "greedy_exact_ratio": "Share of drafted answers that equal those of the plain server, token for token.",
 }
 
@@ -66,88 +77,103 @@ def build_endpoint_report(
     blocks: Mapping[str, Sequence[Block]],
     config: EndpointConfig,
     regime: Mapping[str, Any],
+    checks: Sequence[Check] = (),
+    workloads: Mapping[str, Mapping[str, Any]] | None = None,
     generated_at: datetime | None = None,
 ) -> dict[str, Any]:
     """Put the blocks of all loads into one report.
 
     Args:
-        blocks: By name of the load.
+        blocks: By name of the load, at least one; the first one gives the figures by category.
         regime: Of the servers and of the load; see `shared_regime`.
+        checks: Of the exactness gate, beside greedy identity.
+        workloads: From `describe_workloads`.
         generated_at: None takes the clock.
     """
-    drafters = {}
-    for label in config.drafted:
-        loads = {name: load_entry(label, measured, config) for name, measured in blocks.items()}
-        speedups = {
-            concurrency: loads[f"closed-{concurrency}"]["speedup_ratio"]
-            for concurrency in config.concurrencies
-        }
-        drafters[label] = {
-            "summary": summarise(label, loads),
-            "break_even": break_even(speedups),
-            "loads": loads,
-        }
-    return {
-        "kind": "endpoint",
-        "generated_at": (generated_at or datetime.now(UTC)).isoformat(timespec="seconds"),
-        "drafters": drafters,
-        "regime": {**regime, "fingerprint": fingerprint(dict(regime))},
-        "definitions": ENDPOINT_DEFINITIONS,
-    }
-
-
-def write_endpoint_report(folder: Path, report: dict[str, Any]) -> tuple[Path, Path]:
-    """Write `report.json`, `report.html` and `report.md`; returns the paths of the first two."""
-    json_path, html_path = folder / "report.json", folder / "report.html"
-    write_json_atomically(json_path, report)
-    write_text_atomically(html_path, render_endpoint_html(report))
-    write_text_atomically(folder / "report.md", to_markdown(report))
-    return json_path, html_path
-
-
-def to_markdown(report: Mapping[str, Any]) -> str:
-    """The verdicts, the figures behind them and what to know of them, as Markdown."""
-    rows = [
-        _row(label, load, entry)
-        for label, drafter in report["drafters"].items()
-        for load, entry in drafter["loads"].items()
-    ]
-    notes = [note for label, drafter in report["drafters"].items() for note in _notes(label, drafter)]
-    return "\n".join(
-        [
-            "# Does drafting pay here?",
-            "",
-            *(f"- {drafter['summary']}" for drafter in report["drafters"].values()),
-            "",
-            "| drafter | load | verdict | speedup | tau | first token p50, p95 (s) | tokens/s in all |",
-            "| --- | --- | --- | ---: | ---: | ---: | ---: |",
-            *rows,
-            "",
-            *(f"- {note}" for note in notes),
-            "",
-            f"Regime {report['regime']['fingerprint']}; every field of it is in report.json.",
-            "",
-        ]
+    first = next(iter(blocks))
+    return assemble_report(
+        drafters={label: _drafter(label, blocks, config, regime) for label in config.drafted},
+        judged_by="loads",
+        families_measured_at=first,
+        exactness=[*(_greedy(label, blocks) for label in config.drafted), *checks],
+        regime={**regime, "fingerprint": fingerprint(dict(regime))},
+        definitions=ENDPOINT_DEFINITIONS,
+        run={"workloads": _workloads(blocks[first], workloads or {})},
+        generated_at=generated_at,
     )
 
 
-def _row(label: str, load: str, entry: Mapping[str, Any]) -> str:
-    tau = "" if entry["acceptance_length"] is None else f"{entry['acceptance_length']:.2f}"
-    first = entry["drafted"]["first_token_s"]
-    return (
-        f"| {label} | {load} | {entry['verdict']} | {entry['speedup_ratio']:.2f} "
-        f"({entry['speedup_low']:.2f} to {entry['speedup_high']:.2f}) | {tau} "
-        f"| {first['p50']:.3f}, {first['p95']:.3f} | {entry['drafted']['tokens_per_s']:.1f} |"
+def _drafter(
+    label: str, blocks: Mapping[str, Sequence[Block]], config: EndpointConfig, regime: Mapping[str, Any]
+) -> dict[str, Any]:
+    depth = ((regime.get("drafts") or {}).get(label) or {}).get("depth")
+    first = outcomes(label, next(iter(blocks.values())))
+    at_depth: dict[str, Any] = {"best_depth": depth, "speedup_depth": depth, "by_depth": {}}
+    return drafter_section(
+        label,
+        "loads",
+        families={
+            name: {**entry, **at_depth} for name, entry in category_entries(first, config.bootstrap).items()
+        },
+        loads={
+            name: {**load_entry(label, measured, config), "best_depth": depth, "speedup_depth": depth}
+            for name, measured in blocks.items()
+        },
+        outcomes=first,
+        measured=[
+            point
+            for name, measured in blocks.items()
+            if measured[0].concurrency
+            for point in _cycle_points(name, outcomes(label, measured), depth, config)
+        ],
+        bootstrap=config.bootstrap,
     )
 
 
-def _notes(label: str, drafter: Mapping[str, Any]) -> list[str]:
-    notes = [f"{label}: {drafter['break_even']['reason']}."]
-    for load, entry in drafter["loads"].items():
-        worst = entry["families"][entry["worst_family"]]
-        notes.append(
-            f"{label}, {load}: slowest on {entry['worst_family']}, {worst['speedup_ratio']:.2f} "
-            f"({worst['verdict']})."
+def _cycle_points(
+    load: str, measured: Sequence[Outcome], depth: int | None, config: EndpointConfig
+) -> list[Measured]:
+    return [
+        Measured(
+            at=load,
+            category=category,
+            point=CyclePoint(
+                draft_steps=depth or 1,
+                acceptance_length=entry["acceptance_length"],
+                speedup=entry["speedup_ratio"],
+            ),
         )
-        notes += [f"{label}, {load}: {anomaly}." for anomaly in entry["anomalies"]]
-    return notes
+        for category, entry in category_entries(measured, config.bootstrap).items()
+        if entry["acceptance_length"] and entry["speedup_ratio"]
+    ]
+
+
+def _greedy(label: str, blocks: Mapping[str, Sequence[Block]]) -> Check:
+    compared, divergences = 0, []
+    for load, measured in blocks.items():
+        for plain, drafted in zip(blocks_of(measured, PLAIN), blocks_of(measured, label), strict=True):
+            for one, other in zip(plain.answers, drafted.answers, strict=True):
+                compared += 1
+                divergences += [] if same_answer(one, other) else [f"{load}, prompt {other.prompt_id}"]
+    return greedy_check(label, compared, divergences)
+
+
+def _workloads(
+    blocks: Sequence[Block], described: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """What was asked, and how long the plain answers were."""
+    families: dict[str, list[Served]] = {}
+    for block in blocks_of(blocks, PLAIN):
+        for answer in block.answers:
+            families.setdefault(answer.family, []).append(answer)
+    return {
+        family: {
+            **described.get(family, {}),
+            "prompts": len(answers),
+            "timed_prompts": len(answers),
+            "prompt_tokens_median": median(answer.prompt_tokens for answer in answers),
+            "answer_tokens_median": median(answer.tokens for answer in answers),
+            "cut_by_length": sum(answer.finish_reason == "length" for answer in answers),
+        }
+        for family, answers in families.items()
+    }

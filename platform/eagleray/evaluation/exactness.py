@@ -1,0 +1,52 @@
+"""The exactness gate: drafting may change how fast an answer comes, never what it is."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from eagleray.settings import Settings
+
+GREEDY = "greedy identity"
+TARGET = "target"
+"""Subject of checks that no drafter takes part in."""
+
+
+class Check(Settings):
+    """One check of the gate."""
+
+    name: str
+    subject: str
+    """A drafter's label, or the target."""
+    outcome: Literal["passed", "failed"]
+    detail: str
+    """What was compared, and what differs."""
+
+
+def greedy_check(label: str, compared: int, divergences: list[str]) -> Check:
+    """Drafted answers against plain ones, token for token.
+
+    Args:
+        divergences: Where each answer that differs first does.
+    """
+    if not divergences:
+        return Check(
+            name=GREEDY,
+            subject=label,
+            outcome="passed",
+            detail=f"all {compared} greedy answers equal plain decoding, token for token",
+        )
+    return Check(
+        name=GREEDY,
+        subject=label,
+        outcome="failed",
+        detail=f"{len(divergences)} of {compared} greedy answers differ from plain decoding, "
+        f"the first at {divergences[0]}",
+    )
+
+
+def failures(report: Mapping[str, Any], label: str) -> list[str]:
+    """What the gate holds against a drafter, the target's own failures included."""
+    return [
+        f"{check['name']} failed for {check['subject']}: {check['detail']}"
+        for check in report["exactness"]
+        if check["outcome"] == "failed" and check["subject"] in (label, TARGET)
+    ]
