@@ -1,17 +1,21 @@
-"""Bench: does a drafter accept as much in vLLM as in our engine, and in ours as in replay?
+"""Bench: does a drafter accept as much in vLLM or SGLang as in our engine, and in ours as in replay?
 
 `python -m jobs.bench_parity -r configs/parity.yaml` trains the drafters of the recipe where that is not
-done yet, serves each exported folder in vLLM if that can run it, and writes `runs/bench/parity.json`.
+done yet, serves each exported folder in the other engine if that can run it, and writes
+`runs/bench/parity.json` (`parity_sglang.json` for SGLang).
 """
 
-from collections.abc import Sequence
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
 from eagleray.engines.native.config import NativeEngineConfig
+from eagleray.engines.sglang.config import SglangConfig
 from eagleray.engines.vllm.config import VllmConfig
 from eagleray.recipe.loading import load_recipe
 from jobs import console
@@ -21,13 +25,23 @@ from jobs.runner import run_recipe
 if TYPE_CHECKING:
     from eagleray.cluster.context import RunContext
     from eagleray.engines.base import GenerationRequest
+    from eagleray.engines.served import ServedDrafter
+    from eagleray.engines.sglang.process import SglangServer
+    from eagleray.engines.vllm.process import VllmServer
     from eagleray.evaluation.parity import PromptParity
     from jobs.bench import Figure
 
 THREADS = 1
 
+EngineName = Literal["vllm", "sglang"]
+EngineOption = Annotated[EngineName, typer.Option(help="The other engine. SGLang needs a GPU.")]
 EnvironmentOption = Annotated[
-    Path, typer.Option(help="Environment that holds vLLM; `make engine-vllm` makes it.", envvar="VLLM_ENV")
+    Path | None,
+    typer.Option(
+        help="Environment that holds the other engine. Default: VLLM_ENV or .venv-vllm, which "
+        "`make engine-vllm` makes, or SGLANG_ENV or .venv-sglang.",
+        show_default=False,
+    ),
 ]
 DepthOption = Annotated[int, typer.Option(help="Tokens drafted per cycle.", min=1)]
 
@@ -38,60 +52,98 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def main(
     recipe: RecipeOption,
     overrides: OverridesArgument = None,
-    environment: EnvironmentOption = Path(".venv-vllm"),
+    engine: EngineOption = "vllm",
+    environment: EnvironmentOption = None,
     depth: DepthOption = 5,
 ) -> None:
-    """Compare replay, native and vLLM on the held-out prompts of a recipe, at the same draft depth.
+    """Compare replay, native and another engine on the held-out prompts of a recipe, at the same draft depth.
 
-    Drafters that vLLM does not serve are compared in replay and the native engine.
+    Drafters that the other engine does not serve are compared in replay and the native engine.
     """
     run_recipe(recipe, overrides, None, ("distil", "train_"))
-    console.run(lambda _, out: _measure(recipe, overrides or (), environment, depth, out))
+    place = environment or Path(os.environ.get(f"{engine.upper()}_ENV", f".venv-{engine}"))
+    console.run(lambda _, out: _measure(recipe, overrides or (), engine, place, depth, out))
 
 
-def _measure(path: Path, overrides: Sequence[str], environment: Path, depth: int, out: Console) -> None:
+@dataclass(frozen=True, kw_only=True)
+class OtherEngine:
+    """An engine of its own process that serves exported folders."""
+
+    name: EngineName
+    config: VllmConfig | SglangConfig
+
+    def algorithms(self) -> Collection[str]:
+        """Ours that the installed version serves."""
+        if isinstance(self.config, VllmConfig):
+            from eagleray.engines.vllm.command import METHODS
+
+            return METHODS
+        from eagleray.engines.installed import Installed
+        from eagleray.engines.sglang.versions import release_of
+
+        return release_of(Installed.find(self.config.environment, "sglang").version).algorithms
+
+    def serve(self, target: Path, drafter: "ServedDrafter", log: Path) -> "VllmServer | SglangServer":
+        """Start it."""
+        if isinstance(self.config, VllmConfig):
+            from eagleray.engines.vllm.process import VllmServer
+
+            return VllmServer(self.config, target, drafter, log)
+        from eagleray.engines.sglang.process import SglangServer
+
+        return SglangServer(self.config, target, drafter, log)
+
+
+def _measure(
+    path: Path, overrides: Sequence[str], engine: EngineName, environment: Path, depth: int, out: Console
+) -> None:
     # Imported late: a wrong recipe must cost a second, not the import of torch.
     from eagleray.cluster.context import open_run
     from jobs.bench import write_bench
 
     run = open_run(load_recipe(path, overrides), lambda _: None)
     native = NativeEngineConfig(threads=THREADS, batch_invariant=True)
-    served = VllmConfig(environment=environment, dtype=run.recipe.target.dtype, threads=THREADS)
+    dtype = run.recipe.target.dtype
+    other = OtherEngine(
+        name=engine,
+        config=VllmConfig(environment=environment, dtype=dtype, threads=THREADS)
+        if engine == "vllm"
+        else SglangConfig(environment=environment, dtype=dtype),
+    )
     figures: dict[str, Figure] = {}
     for label in run.recipe.drafters:
         out.print(f"[parity] {label}, at most {depth} deep", markup=False)
-        figures |= parity_figures(label, _compare(run, label, native, served, depth))
+        figures |= parity_figures(label, engine, _compare(run, label, native, other, depth))
     for name, figure in figures.items():
         out.print(f"{name:<36} {figure.value:.4f}  {figure.low:.4f} to {figure.high:.4f}  n={figure.n}")
     regime = {
         "recipe": run.recipe.model_dump(mode="json"),
         "depth": depth,
         "native": native.model_dump(mode="json"),
-        "vllm": served.model_dump(mode="json"),
+        engine: other.config.model_dump(mode="json"),
     }
-    out.print(f"wrote {write_bench('parity', figures, regime)}")
+    name = "parity" if engine == "vllm" else f"parity_{engine}"
+    out.print(f"wrote {write_bench(name, figures, regime)}")
 
 
 def _compare(
-    run: "RunContext", label: str, native: NativeEngineConfig, served: VllmConfig, depth: int
+    run: "RunContext", label: str, native: NativeEngineConfig, other: OtherEngine, depth: int
 ) -> "list[PromptParity]":
     from eagleray.drafters.folder import load_drafter, read_profile
     from eagleray.engines.base import DraftSetting
     from eagleray.engines.catalog import build_engine
     from eagleray.engines.served import ServedDrafter, why_not_served
-    from eagleray.engines.vllm.command import METHODS
-    from eagleray.engines.vllm.process import VllmServer
     from eagleray.evaluation.parity import compare
 
     engine = build_engine(native, run.target_folder, run.recipe.target.dtype)
     folder = run.folder.drafter(label)
     source = load_drafter(folder, engine.decoder.heads)
     draft = DraftSetting(source=source, depth=min(depth, source.max_depth or depth))
-    if why_not_served(read_profile(folder), "vllm", METHODS) is not None:
+    if why_not_served(read_profile(folder), other.name, other.algorithms()) is not None:
         return compare(engine, None, draft, _requests(run))
     drafter = ServedDrafter(folder=folder, depth=draft.depth)
-    log = run.folder.path / "vllm" / f"{label}.log"
-    with VllmServer(served, run.target_folder, drafter, log) as server:
+    log = run.folder.path / other.name / f"{label}.log"
+    with other.serve(run.target_folder, drafter, log) as server:
         return compare(engine, server, draft, _requests(run))
 
 
@@ -111,7 +163,7 @@ def _requests(run: "RunContext") -> "list[GenerationRequest]":
     ]
 
 
-def parity_figures(label: str, prompts: "Sequence[PromptParity]") -> "dict[str, Figure]":
+def parity_figures(label: str, engine: str, prompts: "Sequence[PromptParity]") -> "dict[str, Figure]":
     """The figures of one drafter, with intervals over prompts."""
     from eagleray.evaluation.parity import delivered_and_cycles, tau_ratio_of_sums
     from jobs.bench import bootstrap_figure, ratio_figure
@@ -120,7 +172,7 @@ def parity_figures(label: str, prompts: "Sequence[PromptParity]") -> "dict[str, 
     measures = {"replay_vs_native_tau_ratio": [prompt.replayed for prompt in prompts]}
     served = [prompt.served for prompt in prompts if prompt.served is not None]
     if served:
-        measures["vllm_vs_native_tau_ratio"] = served
+        measures[f"{engine}_vs_native_tau_ratio"] = served
     ratios = {
         name: bootstrap_figure(
             [(*delivered_and_cycles(cycles), *own) for cycles, own in zip(other, native, strict=True)],

@@ -7,14 +7,27 @@ mask, a lost vocabulary map.
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
 from eagleray.engines.base import DraftSetting, GenerationRequest
 from eagleray.engines.native.engine import NativeEngine
 from eagleray.engines.replayed import replay_generations
 from eagleray.engines.served import Completion
-from eagleray.engines.vllm.process import VllmServer
 from eagleray.evaluation.bootstrap import Floats, ratio_of_sums
 from eagleray.speculation.acceptance import Cycle
+
+
+class GreedyServer(Protocol):
+    """A running server of another engine."""
+
+    @property
+    def max_concurrency(self) -> int:
+        """Requests that it answers together."""
+        ...
+
+    def complete(self, prompt_ids: Sequence[int], max_new_tokens: int) -> Completion:
+        """Answer one prompt greedily; several threads may ask at once."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +44,7 @@ class PromptParity:
 
 def compare(
     native: NativeEngine,
-    server: VllmServer | None,
+    server: GreedyServer | None,
     draft: DraftSetting,
     requests: Sequence[GenerationRequest],
 ) -> list[PromptParity]:
@@ -57,8 +70,8 @@ def compare(
     ]
 
 
-def _serve(server: VllmServer, requests: Sequence[GenerationRequest]) -> list[Completion | None]:
-    with ThreadPoolExecutor(server.config.max_concurrency) as pool:
+def _serve(server: GreedyServer, requests: Sequence[GenerationRequest]) -> list[Completion | None]:
+    with ThreadPoolExecutor(server.max_concurrency) as pool:
         return list(pool.map(lambda r: server.complete(r.prompt_ids, r.max_new_tokens), requests))
 
 

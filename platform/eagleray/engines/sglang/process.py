@@ -44,6 +44,11 @@ class SglangServer(ServerProcess):
             request_timeout_s=config.request_timeout_s,
         )
 
+    @property
+    def max_concurrency(self) -> int:
+        """Requests that it answers together."""
+        return self.config.max_concurrency
+
     def complete(self, prompt_ids: Sequence[int], max_new_tokens: int) -> Completion:
         """Answer one prompt greedily; several threads may ask at once.
 
