@@ -1,7 +1,7 @@
 """A search replayed on a whole grid that was measured on the embedded target with the demo's drafters."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ import pytest
 from eagleray.evaluation.config import BootstrapConfig
 from eagleray.evaluation.interleaved import GroupTimes, SettingTime
 from eagleray.evaluation.regime import Regime
-from eagleray.tuning.config import Point, ServingSweep, SpaceConfig
+from eagleray.recipe.loading import load_sweep
+from eagleray.tuning.config import Point, ServingSweep
 from eagleray.tuning.outcome import Outcome, Scale, summarise, tied
 from eagleray.tuning.ranking import Ranking, rank
 from eagleray.tuning.report import render_page
@@ -20,17 +21,11 @@ from eagleray.tuning.storage import open_storage
 from eagleray.tuning.study import Study, terms
 
 GRID: dict[str, Any] = json.loads((Path(__file__).parent / "fixtures" / "serving_grid.json").read_text())
-SPACE = {
-    "drafters": {
-        "eagle3": {"depth": {"kind": "integer", "low": 3, "high": 7, "step": 2}},
-        "dflash": {"depth": {"kind": "integer", "low": 3, "high": 7, "step": 4}},
-        "prompt_lookup": {"depth": {"kind": "integer", "low": 5, "high": 5}},
-    }
-}
-WORKLOADS = ("code", "arithmetic", "prose")
+RECIPE, _ = load_sweep(Path("configs/sweep.yaml"))
+assert RECIPE.serving is not None
+SWEEP: ServingSweep = RECIPE.serving
+WORKLOADS = tuple(SWEEP.workloads)
 CONFIG = BootstrapConfig()
-TRIALS = 5
-"""Of the seven points."""
 
 
 def recorded_group(
@@ -69,27 +64,29 @@ class Recording:
         return rank(outcomes, ("tokens_per_s",), self.scale, CONFIG)
 
     def measure(self, task: MeasureTask) -> Measured:
-        """All points of the grid were measured beside the same plain decoding."""
+        """Seconds of a point count as if they had been taken beside the plain decoding of the first one."""
         chosen = task.groups if task.groups is not None else range(len(self.groups[task.points[0]]))
-        groups = tuple(
-            self.groups[task.points[0]][index].model_copy(
-                update={"settings": tuple(self.groups[point][index].settings[0] for point in task.points)}
-            )
-            for index in chosen
-        )
+        groups = tuple(self._beside(task.points, index) for index in chosen)
         return Measured(groups=groups, wall_s=0.0)
+
+    def _beside(self, points: Sequence[Point], index: int) -> GroupTimes:
+        first = self.groups[points[0]][index]
+        recorded = [self.groups[point][index] for point in points]
+        settings = tuple(
+            group.settings[0].model_copy(
+                update={"verify_s": group.settings[0].verify_s * first.plain.verify_s / group.plain.verify_s}
+            )
+            for group in recorded
+        )
+        return first.model_copy(update={"settings": settings})
 
 
 def search(folder: Path, workload: str, seed: int, regime: Regime) -> tuple[Recording, ServingTrials]:
     """Run a sweep on a recording to its end."""
     recording = Recording(workload)
-    sweep = ServingSweep.model_validate(
-        {
-            "space": SPACE,
-            "default": {"drafter": "eagle3", "values": {"depth": 3}},
-            "workloads": {workload: [workload]},
-            "study": {"trials": TRIALS, "seed": seed, "startup_trials": 2},
-        }
+    study_config = SWEEP.study.model_copy(update={"seed": seed})
+    sweep = SWEEP.model_copy(
+        update={"workloads": {workload: SWEEP.workloads[workload]}, "study": study_config}
     )
     space = Space(sweep.space)
     study = Study(
@@ -100,7 +97,7 @@ def search(folder: Path, workload: str, seed: int, regime: Regime) -> tuple[Reco
         objectives=sweep.objectives,
         contract=terms(space, sweep.objectives),
     )
-    study.enqueue([sweep.default, Point(drafter="plain")])
+    study.enqueue([sweep.default, *sweep.first])
     trials = ServingTrials(workload=workload, study=study, sweep=sweep, regime=regime, scale=recording.scale)
     while begun := trials.next_task():
         trials.done(begun[0], recording.measure(begun[1]))
@@ -108,7 +105,7 @@ def search(folder: Path, workload: str, seed: int, regime: Regime) -> tuple[Reco
 
 
 def test_the_grid_is_the_whole_space() -> None:
-    points = set(Space(SpaceConfig.model_validate(SPACE)).points())
+    points = set(Space(SWEEP.space).points())
     for workload in WORKLOADS:
         assert set(Recording(workload).groups) == points
 
@@ -119,7 +116,7 @@ def test_the_choice_of_a_search_is_within_the_interval_of_the_best_of_the_whole_
     tmp_path: Path, regime: Callable[..., Regime], workload: str, seed: int
 ) -> None:
     recording, trials = search(tmp_path, workload, seed, regime())
-    assert len(trials.study.views()) == TRIALS < len(recording.groups)
+    assert len(trials.study.views()) == SWEEP.study.trials < len(recording.groups)
     tasks = trials.confirm_tasks(5)
     found = trials.confirm(tasks, [recording.measure(task) for task in tasks])
     best = recording.ranking().best
@@ -140,7 +137,7 @@ def test_the_best_depth_for_code_is_a_loss_for_prose(tmp_path: Path, regime: Cal
     best, best_for_prose = code.ranking().best, prose.ranking().best
     assert best
     assert best_for_prose
-    assert best.point == Point(drafter="eagle3", values={"depth": 7})
+    assert best.point == Point(drafter="eagle3", values={"depth": 8})
     assert best_for_prose.point != best.point
     assert prose.outcome(best.point).loss
     assert not tied(prose.outcome(best.point), best_for_prose, "tokens_per_s", prose.scale, CONFIG)
