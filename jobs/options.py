@@ -25,3 +25,12 @@ RedoOption = Annotated[
         show_default=False,
     ),
 ]
+GoldenOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--golden", help="Hold the target's greedy answers against this file; fail where one differs."
+    ),
+]
+WriteGoldenOption = Annotated[
+    Path | None, typer.Option("--write-golden", help="Write the target's greedy answers into this file.")
+]

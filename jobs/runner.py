@@ -19,13 +19,22 @@ def run_recipe(
     only: tuple[str, ...] = (),
     *,
     repair: bool = False,
+    golden: Path | None = None,
+    write_golden: Path | None = None,
 ) -> None:
     """Run the stages of a recipe whose names begin with one of `only`; all of them when it is empty.
 
     Args:
         repair: First check what was distilled, and move what is damaged aside.
+        golden: A file that the target's answers are held against.
+        write_golden: A file that they are written into.
     """
-    console.run(lambda listener, out: _run(path, overrides or (), redo or (), only, repair, listener, out))
+    golden_paths = (golden, write_golden)
+    console.run(
+        lambda listener, out: _run(
+            path, overrides or (), redo or (), only, repair, golden_paths, listener, out
+        )
+    )
 
 
 def _run(
@@ -34,6 +43,7 @@ def _run(
     redo: Sequence[str],
     only: tuple[str, ...],
     repair: bool,
+    golden_paths: tuple[Path | None, Path | None],
     listener: ProgressListener,
     out: Console,
 ) -> None:
@@ -44,6 +54,7 @@ def _run(
     from eagleray.cluster.pipeline import min_cpus, plan_stages, repair_run, run_stages
     from eagleray.cluster.session import ray_session
     from eagleray.cluster.stage import discard_stages
+    from eagleray.evaluation.golden import golden_files
 
     run = open_run(recipe, listener)
     stages = plan_stages(run)
@@ -60,5 +71,5 @@ def _run(
     if repair:
         print_repair(repair_run(run), out)
     with ray_session(min_cpus(recipe)):
-        run_stages(run, chosen)
+        run_stages(run, chosen, golden_files(*golden_paths))
     print_summary(run.folder, out)

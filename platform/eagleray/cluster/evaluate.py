@@ -20,9 +20,11 @@ from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.errors import ClusterError
 from eagleray.evaluation.aggregate import RunFacts, TrainingFacts, build_report
 from eagleray.evaluation.config import EvaluationConfig
+from eagleray.evaluation.exactness import require_passed
+from eagleray.evaluation.golden import GoldenFile
 from eagleray.evaluation.measure import Bench, run_unit
 from eagleray.evaluation.profile import measured_facts
-from eagleray.evaluation.records import RECORD, UnitRecord
+from eagleray.evaluation.records import RECORD, UnitRecord, plain_answers
 from eagleray.evaluation.reference import TransformersReference
 from eagleray.evaluation.regime import Regime, describe_machine, workload_hash
 from eagleray.evaluation.report import write_report
@@ -179,8 +181,14 @@ def planned_units(run: RunContext) -> tuple[Unit, ...]:
     return plan_units(run.recipe.evaluation, sizes, depths)
 
 
-def write_run_report(run: RunContext, stages: Sequence[StageRecord]) -> None:
-    """Put the measurements of a run and the facts of its stages into report.json and report.html."""
+def write_run_report(
+    run: RunContext, stages: Sequence[StageRecord], golden: Sequence[GoldenFile] = ()
+) -> None:
+    """Put the measurements of a run and the facts of its stages into its report.
+
+    Raises:
+        DataError: The target's answers are not those of a golden file. The report is written first.
+    """
     units = planned_units(run)
     records = [read_record(run.folder.evaluation, unit) for unit in units]
     chat = ChatTemplate(load_tokenizer(run.target_folder), run.recipe.prompts.template_arguments)
@@ -199,9 +207,15 @@ def write_run_report(run: RunContext, stages: Sequence[StageRecord]) -> None:
         stages={stage.stage: stage.wall_s for stage in stages},
         peak_rss_bytes=max([peak_rss_bytes(), *(stage.peak_rss_bytes for stage in stages)]),
     )
-    report = build_report(
-        units, records, regime=records[0].regime, bootstrap=run.recipe.evaluation.bootstrap, facts=facts
-    )
+    regime = records[0].regime
+    checks = [
+        check
+        for file in golden
+        for check in file.apply(regime.model_dump(mode="json"), plain_answers(records))
+    ]
+    bootstrap = run.recipe.evaluation.bootstrap
+    report = build_report(units, records, regime=regime, bootstrap=bootstrap, facts=facts, checks=checks)
     write_report(run.folder.path, report)
     for label in run.recipe.drafters:
         extend_profile(run.folder.drafter(label), {"measured": measured_facts(report, label)})
+    require_passed(checks)

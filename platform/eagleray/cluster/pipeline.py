@@ -19,6 +19,7 @@ from eagleray.corpus.prompt_table import prompts_hash
 from eagleray.corpus.storage import LocalFolder
 from eagleray.corpus.summary import summarise_dataset
 from eagleray.distillation.plan import ENCODER_VERSION
+from eagleray.evaluation.golden import GoldenFile
 from eagleray.monitoring.memory import peak_rss_bytes
 from eagleray.recipe.sections import PipelineRecipe
 from eagleray.recipe.stages import begin_stage, read_stage, reopen_stage
@@ -39,12 +40,17 @@ def plan_stages(run: RunContext) -> list[Stage]:
     return [_distil_stage(run), *trainings, _evaluate_stage(run)]
 
 
-def run_stages(run: RunContext, stages: Sequence[Stage]) -> None:
-    """Run stages one after the other, skipping those that are complete; after the evaluation, report."""
+def run_stages(run: RunContext, stages: Sequence[Stage], golden: Sequence[GoldenFile] = ()) -> None:
+    """Run stages one after the other, skipping those that are complete; after the evaluation, report.
+
+    Raises:
+        DataError: The target's answers are not those of a golden file. The report is written first.
+    """
     for stage in stages:
         run_stage(stage, run.folder.stages)
         if stage.name == EVALUATE:
-            write_run_report(run, [read_stage(run.folder.stages, each.name) for each in plan_stages(run)])
+            records = [read_stage(run.folder.stages, each.name) for each in plan_stages(run)]
+            write_run_report(run, records, golden)
 
 
 def min_cpus(recipe: PipelineRecipe) -> int:

@@ -10,7 +10,9 @@ from eagleray.corpus.summary import DatasetSummary
 from eagleray.errors import DataError
 from eagleray.evaluation.config import BootstrapConfig
 from eagleray.evaluation.definitions import DEFINITIONS
-from eagleray.evaluation.exactness import Check, greedy_check
+from eagleray.evaluation.distribution import NAME as SAMPLING
+from eagleray.evaluation.distribution import distribution_check
+from eagleray.evaluation.exactness import Check, greedy_check, not_run
 from eagleray.evaluation.family_report import FamilyEvidence, report_family
 from eagleray.evaluation.load_report import as_group, report_load
 from eagleray.evaluation.prediction import Measured
@@ -18,6 +20,7 @@ from eagleray.evaluation.records import (
     AnswersRecord,
     LoadRecord,
     ReferenceRecord,
+    SampledRecord,
     TimingRecord,
     UnitRecord,
 )
@@ -95,7 +98,7 @@ def build_report(
         drafters=drafters,
         judged_by="families",
         families_measured_at=AT_BATCH_1,
-        exactness=[*_greedy_checks(drafters), *checks],
+        exactness=[*_greedy_checks(drafters), *_sampling_checks(drafters, chosen), *checks],
         regime={**regime.model_dump(mode="json"), "fingerprint": regime.fingerprint},
         definitions=DEFINITIONS,
         run={
@@ -215,6 +218,17 @@ def _greedy_checks(drafters: Mapping[str, Mapping[str, Any]]) -> list[Check]:
         compared = sum(entry["compared_answers"] for _, entry in depths)
         checks.append(greedy_check(label, compared, divergences))
     return checks
+
+
+def _sampling_checks(drafters: Iterable[str], records: Sequence[UnitRecord]) -> list[Check]:
+    answers = {
+        record.unit.draft and record.unit.draft.label: record.answers
+        for record in records
+        if isinstance(record, SampledRecord)
+    }
+    if not answers:
+        return [not_run(SAMPLING, label, "evaluation.sampled_answers is 0") for label in drafters]
+    return [distribution_check(label, answers[None], answers[label]) for label in drafters]
 
 
 def _engine(records: Sequence[UnitRecord]) -> dict[str, Any]:

@@ -51,6 +51,13 @@ class EvaluationConfig(Settings):
     groups_per_concurrency: PositiveInt = 5
     """Groups of prompts that measure each of `concurrencies`; fewer where prompts run out."""
 
+    sampled_answers: NonNegativeInt = 0
+    """Answers to one prompt that are drawn at temperature 1 with each drafter at its deepest, and as many
+    without, to test that both are of one distribution. 0 leaves this out, which the report says."""
+
+    sampled_tokens: int = Field(default=6, ge=2)
+    """Length of these answers. The first token comes from prefill, so at least two."""
+
     hf_prompts: NonNegativeInt = 4
     """Prompts on which the engine is timed against Hugging Face `generate`. 0 leaves this out."""
 

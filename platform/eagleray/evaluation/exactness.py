@@ -1,8 +1,9 @@
 """The exactness gate: drafting may change how fast an answer comes, never what it is."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from eagleray.errors import DataError
 from eagleray.settings import Settings
 
 GREEDY = "greedy identity"
@@ -16,7 +17,7 @@ class Check(Settings):
     name: str
     subject: str
     """A drafter's label, or the target."""
-    outcome: Literal["passed", "failed"]
+    outcome: Literal["passed", "failed", "not run"]
     detail: str
     """What was compared, and what differs."""
 
@@ -41,6 +42,24 @@ def greedy_check(label: str, compared: int, divergences: list[str]) -> Check:
         detail=f"{len(divergences)} of {compared} greedy answers differ from plain decoding, "
         f"the first at {divergences[0]}",
     )
+
+
+def not_run(name: str, subject: str, why: str) -> Check:
+    """A check that was left out, so that nobody takes its absence for success."""
+    return Check(name=name, subject=subject, outcome="not run", detail=why)
+
+
+def require_passed(checks: Iterable[Check]) -> None:
+    """Fail where a check that was asked for did.
+
+    Raises:
+        DataError: Names it, and what differs.
+    """
+    for check in checks:
+        if check.outcome == "failed":
+            raise DataError(
+                f"{check.name} failed for {check.subject}: {check.detail}. The report holds the rest."
+            )
 
 
 def failures(report: Mapping[str, Any], label: str) -> list[str]:

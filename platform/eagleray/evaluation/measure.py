@@ -1,8 +1,9 @@
 """Runs one unit: an engine, drafters and prompts in, a record out. Knows no cluster."""
 
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from eagleray.corpus.chat import RenderedPrompt
@@ -16,6 +17,7 @@ from eagleray.evaluation.records import (
     AnswersRecord,
     LoadRecord,
     ReferenceRecord,
+    SampledRecord,
     TimedAnswer,
     TimingRecord,
     UnitRecord,
@@ -27,9 +29,11 @@ from eagleray.evaluation.units import (
     DraftChoice,
     LoadUnit,
     ReferenceUnit,
+    SampledUnit,
     TimingUnit,
     Unit,
 )
+from eagleray.speculation.config import SamplingConfig
 
 Progress = Callable[[int], None]
 """Called with the number of tokens that were just delivered."""
@@ -64,6 +68,8 @@ def run_unit(unit: Unit, bench: Bench, on_progress: Progress | None = None) -> U
         return measure_timing(unit, bench, on_progress)
     if isinstance(unit, LoadUnit):
         return measure_load(unit, bench)
+    if isinstance(unit, SampledUnit):
+        return measure_sampled(unit, bench)
     return measure_reference(unit, bench)
 
 
@@ -117,6 +123,28 @@ def measure_load(unit: LoadUnit, bench: Bench) -> LoadRecord:
         first_group=unit.group,
     )
     return LoadRecord(unit=unit, regime=bench.regime, times=times)
+
+
+def measure_sampled(unit: SampledUnit, bench: Bench) -> SampledRecord:
+    """Draw answers at temperature 1. No two settings share a seed: the same seed gives the same answer with
+    any drafter, and answers that are equal by construction would tell nothing."""
+    config, prompt = bench.config, bench.prompts[unit.family][0]
+    setting = _setting(unit.draft, bench)
+    first_seed = zlib.crc32(unit.name.encode()) << 20
+    answers: list[tuple[int, ...]] = []
+    for start in range(0, config.sampled_answers, config.batch_size):
+        seeds = range(start, min(start + config.batch_size, config.sampled_answers))
+        requests = [
+            replace(
+                _request(prompt, config.sampled_tokens),
+                request_id=f"sample-{seed}",
+                sampling=SamplingConfig(temperature=1.0),
+                seed=first_seed + seed,
+            )
+            for seed in seeds
+        ]
+        answers += [one.answer_ids for one in bench.engine.generate(requests, draft=setting).generations]
+    return SampledRecord(unit=unit, regime=bench.regime, answers=tuple(answers))
 
 
 def measure_reference(unit: ReferenceUnit, bench: Bench) -> ReferenceRecord:

@@ -1,12 +1,20 @@
 """What a unit measured, as it is stored: plain JSON, with the regime it was measured in."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
 from eagleray.evaluation.interleaved import GroupTimes
 from eagleray.evaluation.regime import Regime
-from eagleray.evaluation.units import AnswersUnit, DraftChoice, LoadUnit, ReferenceUnit, TimingUnit
+from eagleray.evaluation.units import (
+    AnswersUnit,
+    DraftChoice,
+    LoadUnit,
+    ReferenceUnit,
+    SampledUnit,
+    TimingUnit,
+)
 from eagleray.settings import Settings
 from eagleray.speculation.acceptance import Cycle
 
@@ -79,6 +87,25 @@ class LoadRecord(Settings):
     times: GroupTimes
 
 
-UnitRecord = AnswersRecord | TimingRecord | ReferenceRecord | LoadRecord
+class SampledRecord(Settings):
+    """Outcome of a `SampledUnit`: the ids of each answer."""
+
+    kind: Literal["sampled"] = "sampled"
+    unit: SampledUnit
+    regime: Regime
+    answers: tuple[tuple[int, ...], ...]
+
+
+UnitRecord = AnswersRecord | TimingRecord | ReferenceRecord | LoadRecord | SampledRecord
 RECORD: TypeAdapter[UnitRecord] = TypeAdapter(Annotated[UnitRecord, Field(discriminator="kind")])
 """Reads a record from JSON: `RECORD.validate_json(...)`. Write with `record.model_dump_json()`."""
+
+
+def plain_answers(records: Iterable[UnitRecord]) -> dict[str, tuple[int, ...]]:
+    """What the target said without a drafter, by prompt id."""
+    return {
+        answer.prompt_id: answer.answer_ids
+        for record in records
+        if isinstance(record, AnswersRecord) and record.unit.draft is None
+        for answer in record.answers
+    }

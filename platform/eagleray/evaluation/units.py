@@ -83,7 +83,21 @@ class LoadUnit(Settings):
         return f"load-{self.concurrency:03d}-{self.group:03d}"
 
 
-Unit = AnswersUnit | TimingUnit | ReferenceUnit | LoadUnit
+class SampledUnit(Settings):
+    """Draw many answers to the first prompt of a family."""
+
+    kind: Literal["sampled"] = "sampled"
+    family: str
+    draft: DraftChoice | None
+    """None is plain decoding."""
+
+    @property
+    def name(self) -> str:
+        """Stable over runs of the same recipe."""
+        return f"sampled-{self.family}-{self.draft.name if self.draft else PLAIN}"
+
+
+Unit = AnswersUnit | TimingUnit | ReferenceUnit | LoadUnit | SampledUnit
 UNIT: TypeAdapter[Unit] = TypeAdapter(Annotated[Unit, Field(discriminator="kind")])
 """Reads a unit from plain data: `UNIT.validate_python(...)`."""
 
@@ -115,19 +129,27 @@ def plan_units(
         for family in families
         if index < family_sizes[family]
     ]
-    return (*answers, *ranked[: config.hf_prompts], *_plan_loads(config, family_sizes, drafts), *timings)
-
-
-def _plan_loads(
-    config: EvaluationConfig, family_sizes: Mapping[str, int], drafts: tuple[DraftChoice, ...]
-) -> list[LoadUnit]:
-    deepest = {draft.label: draft for draft in sorted(drafts, key=lambda draft: draft.depth)}
-    ordered = tuple(deepest[label] for label in dict.fromkeys(draft.label for draft in drafts))
-    return [
-        LoadUnit(concurrency=concurrency, group=group, drafts=ordered)
+    deepest = _deepest(drafts)
+    loads = [
+        LoadUnit(concurrency=concurrency, group=group, drafts=deepest)
         for concurrency in config.concurrencies
         for group in range(min(config.groups_per_concurrency, sum(family_sizes.values()) // concurrency))
     ]
+    sampled = [
+        SampledUnit(family=families[0], draft=draft)
+        for draft in (None, *deepest)
+        if families and config.sampled_answers
+    ]
+    return (*answers, *sampled, *ranked[: config.hf_prompts], *loads, *timings)
+
+
+def _deepest(drafts: tuple[DraftChoice, ...]) -> tuple[DraftChoice, ...]:
+    """One choice of each drafter."""
+    by_label: dict[str, DraftChoice] = {}
+    for draft in drafts:
+        if draft.label not in by_label or draft.depth > by_label[draft.label].depth:
+            by_label[draft.label] = draft
+    return tuple(by_label.values())
 
 
 def _draft_choices(config: EvaluationConfig, max_depths: Mapping[str, int | None]) -> tuple[DraftChoice, ...]:

@@ -10,8 +10,13 @@ from eagleray.corpus.prompt import user_prompt
 from eagleray.errors import EngineError
 from eagleray.evaluation.endpoint.client import EndpointClient
 from eagleray.evaluation.endpoint.config import ArmConfig, EndpointConfig
-from eagleray.evaluation.endpoint.load import Load, measure_load
-from eagleray.evaluation.endpoint.report import build_endpoint_report, shared_regime
+from eagleray.evaluation.endpoint.load import Load, draw_answers, measure_load
+from eagleray.evaluation.endpoint.report import (
+    build_endpoint_report,
+    plain_answers,
+    sampling_checks,
+    shared_regime,
+)
 from eagleray.speculation.acceptance import Cycle
 
 PROMPTS = [
@@ -65,6 +70,7 @@ def test_acceptance_and_answers_are_those_of_the_engine(measured):
     assert set(report["drafters"]["drafted"]["families"]) == {"code", "prose"}
     assert set(report["drafters"]["drafted"]["loads"]) == {"closed-1", "closed-3", "open-500"}
     assert report["workloads"]["code"]["answer_tokens_median"] == 12
+    assert set(plain_answers(measured[1]["closed-1"]).values()) == {tuple(ANSWER[:12])}
 
 
 def test_every_token_is_counted_and_timed_whatever_the_chunks(measured):
@@ -90,6 +96,28 @@ def test_servers_take_turns_over_the_same_prompts(measured):
         for arm in ("plain", "drafted")
     }
     assert sorted(asked["plain"]) == sorted(asked["drafted"]) == sorted(p.prompt.prompt_id for p in PROMPTS)
+
+
+def test_answers_are_drawn_under_seeds_that_no_two_servers_share(serve, listen):
+    plain, drafted = serve(ANSWER), serve(ANSWER, block=3)
+    config = config_of(listen(plain), listen(drafted)).model_copy(update={"sampled_answers": 5})
+
+    async def draw():
+        async with aiohttp.ClientSession() as session:
+            arms = {"plain": config.plain, **config.drafted}
+            clients = {arm: EndpointClient(server, session, 30.0) for arm, server in arms.items()}
+            for client in clients.values():
+                await client.meet()
+            return await draw_answers(clients, PROMPTS[0], config)
+
+    sampled = asyncio.run(draw())
+    assert sampled["plain"] == sampled["drafted"] == [tuple(ANSWER[:6])] * 5
+    requests = plain.stream.seen + drafted.stream.seen
+    assert len({request.seed for request in requests}) == 10
+    assert {request.sampling.temperature for request in requests} == {1.0}
+    (check,) = sampling_checks(sampled, ["drafted"])
+    assert (check.name, check.outcome) == ("sampling distribution", "passed")
+    assert [one.outcome for one in sampling_checks({}, ["drafted"])] == ["not run"]
 
 
 def test_a_server_that_does_not_answer_is_named():

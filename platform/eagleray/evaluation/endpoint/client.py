@@ -101,9 +101,16 @@ class EndpointClient:
         )
 
     async def answer(
-        self, prompt_id: str, family: str, prompt_ids: Sequence[int], max_new_tokens: int
+        self,
+        prompt_id: str,
+        family: str,
+        prompt_ids: Sequence[int],
+        max_new_tokens: int,
+        *,
+        temperature: float = 0.0,
+        seed: int = 0,
     ) -> Served:
-        """Stream a greedy answer.
+        """Stream an answer, a greedy one unless `temperature` is above 0.
 
         Raises:
             EngineError: The server refused or broke off.
@@ -112,7 +119,8 @@ class EndpointClient:
             "model": self.model,
             "prompt": list(prompt_ids),
             "max_tokens": max_new_tokens,
-            "temperature": 0,
+            "temperature": temperature,
+            "seed": seed,
             "stream": True,
             "stream_options": {"include_usage": True},
             **({"return_token_ids": True, "return_cycles": True} if self.extensions else {}),

@@ -3,7 +3,7 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
 from eagleray.evaluation.config import BootstrapConfig
 from eagleray.settings import Settings
@@ -54,6 +54,13 @@ class EndpointConfig(Settings):
 
     block_prompts: PositiveInt = 8
     """Prompts that one server answers before another takes its turn."""
+
+    sampled_answers: NonNegativeInt = 0
+    """Answers to the first prompt that every server draws at temperature 1, to test that drafting changes no
+    distribution. 0 leaves this out, which the report says."""
+
+    sampled_tokens: int = Field(default=6, ge=2)
+    """Length of these answers. The first token comes from prefill, so at least two."""
 
     request_timeout_s: PositiveFloat = 600.0
     """Longest wait for an answer."""

@@ -125,3 +125,33 @@ async def _answer(
         tasks.append(asyncio.ensure_future(one(item)))
         await asyncio.sleep(waits.expovariate(load.arrivals_per_s))
     return await asyncio.gather(*tasks)
+
+
+async def draw_answers(
+    clients: Mapping[str, EndpointClient], item: RenderedPrompt, config: EndpointConfig
+) -> dict[str, list[tuple[int, ...]]]:
+    """Draw answers to one prompt at temperature 1 from every server, under seeds that no two servers share.
+
+    Returns:
+        Ids of the answers by arm; empty ids where the server does not tell them.
+    """
+    slots = asyncio.Semaphore(max(config.concurrencies))
+
+    async def one(client: EndpointClient, seed: int) -> tuple[int, ...]:
+        prompt = item.prompt
+        async with slots:
+            answer = await client.answer(
+                prompt.prompt_id,
+                prompt.category,
+                item.prompt_ids,
+                config.sampled_tokens,
+                temperature=1.0,
+                seed=seed,
+            )
+        return answer.answer_ids
+
+    count = config.sampled_answers
+    return {
+        arm: list(await asyncio.gather(*(one(client, place * count + number) for number in range(count))))
+        for place, (arm, client) in enumerate(clients.items())
+    }

@@ -1,6 +1,6 @@
 """The report of servers that run: the same report as that of an engine, from blocks of answers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from statistics import median
 from typing import Any
@@ -8,11 +8,13 @@ from typing import Any
 from eagleray.errors import DataError
 from eagleray.evaluation.comparison import differing_fields
 from eagleray.evaluation.definitions import DEFINITIONS
+from eagleray.evaluation.distribution import NAME as SAMPLING
+from eagleray.evaluation.distribution import distribution_check
 from eagleray.evaluation.endpoint.client import Served
 from eagleray.evaluation.endpoint.config import EndpointConfig
 from eagleray.evaluation.endpoint.figures import blocks_of, load_entry, outcomes, same_answer
 from eagleray.evaluation.endpoint.load import PLAIN, Block
-from eagleray.evaluation.exactness import Check, greedy_check
+from eagleray.evaluation.exactness import Check, greedy_check, not_run
 from eagleray.evaluation.prediction import Measured
 from eagleray.evaluation.report import assemble_report, drafter_section
 from eagleray.evaluation.slices import Outcome, category_entries
@@ -156,6 +158,35 @@ def _greedy(label: str, blocks: Mapping[str, Sequence[Block]]) -> Check:
                 compared += 1
                 divergences += [] if same_answer(one, other) else [f"{load}, prompt {other.prompt_id}"]
     return greedy_check(label, compared, divergences)
+
+
+def sampling_checks(sampled: Mapping[str, Sequence[tuple[int, ...]]], labels: Iterable[str]) -> list[Check]:
+    """Whether drafting changes the distribution of drawn answers.
+
+    Args:
+        sampled: From `draw_answers`; empty where none were drawn.
+    """
+    checks = []
+    for label in labels:
+        if not sampled:
+            checks.append(not_run(SAMPLING, label, "endpoint.sampled_answers is 0"))
+        elif not all(any(sampled[arm]) for arm in (PLAIN, label)):
+            checks.append(not_run(SAMPLING, label, "a server does not tell the ids of its answers"))
+        else:
+            checks.append(distribution_check(label, sampled[PLAIN], sampled[label]))
+    return checks
+
+
+def plain_answers(blocks: Sequence[Block]) -> dict[str, tuple[int, ...]]:
+    """What the plain server said under one load, by prompt id.
+
+    Raises:
+        DataError: It does not tell ids.
+    """
+    answers = [answer for block in blocks_of(blocks, PLAIN) for answer in block.answers]
+    if not all(answer.answer_ids for answer in answers):
+        raise DataError("The plain server does not tell the ids of its answers; a golden file holds ids.")
+    return {answer.prompt_id: answer.answer_ids for answer in answers}
 
 
 def _workloads(
