@@ -8,7 +8,6 @@ import aiohttp
 import typer
 from rich.console import Console
 
-from eagleray.errors import DataError
 from eagleray.evaluation.endpoint.config import EndpointEvaluation
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
 from eagleray.settings import apply_overrides, read_yaml, validate
@@ -41,7 +40,7 @@ async def _evaluate(
     out: Console,
 ) -> None:
     from eagleray.evaluation.endpoint.client import EndpointClient
-    from eagleray.evaluation.endpoint.load import PLAIN, Load, draw_answers, measure_load
+    from eagleray.evaluation.endpoint.load import PLAIN, draw_answers, measure_load, plan_loads
     from eagleray.evaluation.endpoint.report import (
         build_endpoint_report,
         plain_answers,
@@ -57,8 +56,7 @@ async def _evaluate(
     config = asked.endpoint
     prompts = rendered_prompts(asked)
     arms = {PLAIN: config.plain, **config.drafted}
-    loads = [Load(concurrency=number) for number in config.concurrencies]
-    loads += [Load(arrivals_per_s=rate) for rate in config.arrivals_per_s]
+    loads = plan_loads(config)
     meter = ProgressMeter("endpoint", len(loads), "loads", listener)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), read_bufsize=2**20) as session:
         clients = {
@@ -70,8 +68,6 @@ async def _evaluate(
             blocks[load.name] = await measure_load(load, clients, prompts, config, meter.tell)
             meter.advance(1, load.name)
         sampled = await draw_answers(clients, prompts[0], config) if config.sampled_answers else {}
-    if not blocks:
-        raise DataError("No load was asked for; set endpoint.concurrencies.")
     first = next(iter(blocks.values()))
     conditions = {**regime["server"], "max_new_tokens": config.max_new_tokens}
     files = golden_files(*golden_paths)

@@ -1,7 +1,7 @@
 """Keeps what users asked, as prompts to distil: off unless asked for, and never without a say on redaction.
 
-Rows are those of prompt files, in files that appear whole; answers are not kept, since a target that distils
-gives its own.
+Rows are those of prompt files, each with the time at which it came, so that its load can be replayed. Files
+appear whole. Answers are not kept, since a target that distils gives its own.
 """
 
 import importlib
@@ -37,7 +37,7 @@ class Capture:
     def add(self, request: Generate) -> None:
         """Keep what a request asked, if the hook lets it."""
         if (row := self._row(request)) is not None:
-            self._rows.append({**row, "category": self._config.category})
+            self._rows.append({**row, "category": self._config.category, "arrived_s": time.time()})
         if len(self._rows) >= self._config.rows_per_file:
             self.flush()
 

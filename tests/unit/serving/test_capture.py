@@ -8,6 +8,7 @@ import pytest
 from eagleray.corpus.prompt import Prompt
 from eagleray.corpus.prompt_files import read_prompts
 from eagleray.errors import ConfigError
+from eagleray.evaluation.endpoint.arrivals import read_gaps_s
 
 CHAT = {"messages": [{"role": "user", "content": "My name is Ada."}]}
 
@@ -43,6 +44,16 @@ def test_what_is_left_is_written_at_the_end(serve, tmp_path):
     client.post("/v1/chat/completions", CHAT)
     client.service.close()
     assert [prompt.messages[0].content for prompt in captured(tmp_path)] == ["My name is Ada."]
+
+
+def test_a_captured_load_can_be_replayed(serve, tmp_path):
+    client = serve(capture={"folder": str(tmp_path), "redact": "keep"})
+    for _ in range(3):
+        client.post("/v1/chat/completions", CHAT)
+    client.service.close()
+    gaps_s = read_gaps_s(str(tmp_path / "*.jsonl"))
+    assert len(gaps_s) == 2
+    assert min(gaps_s) >= 0
 
 
 def test_nothing_is_kept_unless_asked_for_and_redaction_must_be_said(serve, tmp_path):

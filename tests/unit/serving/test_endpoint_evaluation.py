@@ -9,8 +9,8 @@ from eagleray.corpus.chat import RenderedPrompt
 from eagleray.corpus.prompt import user_prompt
 from eagleray.errors import EngineError
 from eagleray.evaluation.endpoint.client import EndpointClient
-from eagleray.evaluation.endpoint.config import ArmConfig, EndpointConfig
-from eagleray.evaluation.endpoint.load import Load, draw_answers, measure_load
+from eagleray.evaluation.endpoint.config import ArmConfig, EndpointConfig, ReplayConfig
+from eagleray.evaluation.endpoint.load import draw_answers, measure_load, plan_loads
 from eagleray.evaluation.endpoint.report import (
     build_endpoint_report,
     plain_answers,
@@ -31,12 +31,21 @@ PROMPTS = [
 ANSWER = list(range(100, 120))
 
 
-def config_of(plain: str, drafted: str) -> EndpointConfig:
+@pytest.fixture
+def log(tmp_path) -> str:
+    """Requests 20 ms and 10 ms apart."""
+    path = tmp_path / "monday.jsonl"
+    path.write_text("".join(f'{{"prompt": "Hi", "arrived_s": {time}}}\n' for time in (7.0, 7.02, 7.03)))
+    return str(path)
+
+
+def config_of(plain: str, drafted: str, log: str | None = None) -> EndpointConfig:
     return EndpointConfig(
         plain=ArmConfig(url=plain),
         drafted={"drafted": ArmConfig(url=f"{drafted}/v1")},
         concurrencies=(1, 3),
         arrivals_per_s=(500.0,),
+        replays=(ReplayConfig(log=log, speed=10.0),) if log else (),
         max_new_tokens=12,
         block_prompts=4,
     )
@@ -47,17 +56,17 @@ async def measure(config: EndpointConfig):
         arms = {"plain": config.plain, **config.drafted}
         clients = {arm: EndpointClient(server, session, 30.0) for arm, server in arms.items()}
         regime = shared_regime({arm: await client.meet() for arm, client in clients.items()})
-        loads = [*map(Load, config.concurrencies), Load(arrivals_per_s=config.arrivals_per_s[0])]
         blocks = {
-            load.name: await measure_load(load, clients, PROMPTS, config, lambda _: None) for load in loads
+            load.name: await measure_load(load, clients, PROMPTS, config, lambda _: None)
+            for load in plan_loads(config)
         }
         return build_endpoint_report(blocks, config, regime), blocks
 
 
 @pytest.fixture
-def measured(serve, listen):
+def measured(serve, listen, log):
     plain, drafted = serve(ANSWER), serve(ANSWER, block=3)
-    return asyncio.run(measure(config_of(listen(plain), listen(drafted))))
+    return asyncio.run(measure(config_of(listen(plain), listen(drafted), log)))
 
 
 def test_acceptance_and_answers_are_those_of_the_engine(measured):
@@ -68,7 +77,9 @@ def test_acceptance_and_answers_are_those_of_the_engine(measured):
         assert entry["greedy_exact_ratio"] == 1.0
         assert entry["prompts"] == 12
     assert set(report["drafters"]["drafted"]["families"]) == {"code", "prose"}
-    assert set(report["drafters"]["drafted"]["loads"]) == {"closed-1", "closed-3", "open-500"}
+    loads = report["drafters"]["drafted"]["loads"]
+    assert list(loads) == ["closed-1", "closed-3", "open-500", "replay-monday-x10"]
+    assert [load["concurrency"] for load in loads.values()] == [1, 3, None, None]
     assert report["workloads"]["code"]["answer_tokens_median"] == 12
     assert set(plain_answers(measured[1]["closed-1"]).values()) == {tuple(ANSWER[:12])}
 
@@ -95,6 +106,8 @@ def test_servers_take_turns_over_the_same_prompts(measured):
         arm: [a.prompt_id for b in blocks["closed-3"] if b.arm == arm for a in b.answers]
         for arm in ("plain", "drafted")
     }
+    replayed = [a.prompt_id for b in blocks["replay-monday-x10"] if b.arm == "plain" for a in b.answers]
+    assert replayed == [item.prompt.prompt_id for item in PROMPTS]
     assert sorted(asked["plain"]) == sorted(asked["drafted"]) == sorted(p.prompt.prompt_id for p in PROMPTS)
 
 

@@ -28,6 +28,17 @@ class ArmConfig(Settings):
         return value.rstrip("/").removesuffix("/v1")
 
 
+class ReplayConfig(Settings):
+    """Requests that come when those of a log came."""
+
+    log: str
+    """A file or glob of captured or logged requests that say when they came. To replay what they asked too,
+    give the same log as `prompts`."""
+
+    speed: PositiveFloat = 1.0
+    """Times as fast as in the log."""
+
+
 class EndpointConfig(Settings):
     """Plain decoding against drafters, on servers that run."""
 
@@ -42,6 +53,9 @@ class EndpointConfig(Settings):
 
     arrivals_per_s: tuple[PositiveFloat, ...] = ()
     """Mean rates of requests that arrive by chance (open loop, Poisson); none are measured if empty."""
+
+    replays: tuple[ReplayConfig, ...] = ()
+    """Requests that arrive as those of a log did (open loop); their prompts stay in the order of the file."""
 
     prompts_per_family: PositiveInt = 12
     """Prompts of each family; fewer where there are fewer."""

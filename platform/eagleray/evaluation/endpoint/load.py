@@ -10,8 +10,10 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from eagleray.corpus.chat import RenderedPrompt
+from eagleray.evaluation.endpoint.arrivals import read_gaps_s
 from eagleray.evaluation.endpoint.client import EndpointClient, Served
 from eagleray.evaluation.endpoint.config import EndpointConfig
 from eagleray.settings import Settings
@@ -25,7 +27,7 @@ class Block(Settings):
     arm: str
     """`plain`, or a drafter's label."""
     load: str
-    """`closed-<concurrency>` or `open-<arrivals per second>`."""
+    """`closed-<concurrency>`, `open-<arrivals per second>` or `replay-<log>-x<speed>`."""
     concurrency: int | None
     """Requests kept at the server at once; None where they come by themselves."""
     number: int
@@ -41,17 +43,54 @@ class Block(Settings):
         return sum(answer.tokens for answer in self.answers) / self.wall_s
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Load:
-    """How requests come."""
+    """How requests come: one of the three."""
 
     concurrency: int | None = None
+    """So many at once, a new one whenever one is answered."""
     arrivals_per_s: float | None = None
+    """By chance, at this mean rate (Poisson)."""
+    gaps_s: tuple[float, ...] = ()
+    """With these seconds between them, which begin anew behind the last."""
+    label: str = ""
+    """Names the log that the gaps are of."""
 
     @property
     def name(self) -> str:
         """Names the load in records."""
-        return f"closed-{self.concurrency}" if self.concurrency else f"open-{self.arrivals_per_s:g}"
+        if self.concurrency is not None:
+            return f"closed-{self.concurrency}"
+        return f"open-{self.arrivals_per_s:g}" if self.arrivals_per_s is not None else f"replay-{self.label}"
+
+    def waits_s(self, first: int, count: int, seed: int) -> list[float]:
+        """Seconds to wait after each request of an open loop: the same for every server.
+
+        Args:
+            first: Place of the first request in the order of all.
+        """
+        if self.arrivals_per_s is not None:
+            draw = random.Random(seed + first)
+            return [draw.expovariate(self.arrivals_per_s) for _ in range(count)]
+        return [self.gaps_s[place % len(self.gaps_s)] for place in range(first, first + count)]
+
+
+def plan_loads(config: EndpointConfig) -> list[Load]:
+    """Every load of a configuration.
+
+    Raises:
+        DataError: A log does not say when its requests came.
+    """
+    closed = [Load(concurrency=concurrency) for concurrency in config.concurrencies]
+    poisson = [Load(arrivals_per_s=rate) for rate in config.arrivals_per_s]
+    replays = [
+        Load(
+            gaps_s=tuple(gap_s / replay.speed for gap_s in read_gaps_s(replay.log)),
+            label=f"{Path(replay.log).stem}-x{replay.speed:g}",
+        )
+        for replay in config.replays
+    ]
+    return [*closed, *poisson, *replays]
 
 
 Progress = Callable[[str], None]
@@ -72,9 +111,11 @@ async def measure_load(
     Raises:
         EngineError: A server refused or broke off.
     """
-    order = random.Random(config.seed).sample(list(prompts), len(prompts))
+    order = list(prompts)
+    if not load.gaps_s:
+        random.Random(config.seed).shuffle(order)
     for client in clients.values():
-        await _answer(load, client, order[: config.warm_up_prompts], config)
+        await _answer(load, client, order[: config.warm_up_prompts], 0, config)
     blocks = []
     # A block ends with fewer requests at once than it was asked to hold: it must not be all end.
     size = max(config.block_prompts, 2 * (load.concurrency or 1))
@@ -85,7 +126,7 @@ async def measure_load(
         for arm in arms[shift:] + arms[:shift]:
             load_average = os.getloadavg()[0]
             began_s = time.perf_counter()
-            answers = await _answer(load, clients[arm], turn, config)
+            answers = await _answer(load, clients[arm], turn, start, config)
             wall_s = time.perf_counter() - began_s
             blocks.append(
                 Block(
@@ -103,7 +144,11 @@ async def measure_load(
 
 
 async def _answer(
-    load: Load, client: EndpointClient, prompts: Sequence[RenderedPrompt], config: EndpointConfig
+    load: Load,
+    client: EndpointClient,
+    prompts: Sequence[RenderedPrompt],
+    first: int,
+    config: EndpointConfig,
 ) -> list[Served]:
     async def one(item: RenderedPrompt) -> Served:
         prompt = item.prompt
@@ -117,13 +162,10 @@ async def _answer(
                 return await one(item)
 
         return await asyncio.gather(*map(in_turn, prompts))
-    assert load.arrivals_per_s is not None
-    # The same arrivals for every server: they differ in their answers alone.
-    waits = random.Random(config.seed)
     tasks = []
-    for item in prompts:
+    for item, wait_s in zip(prompts, load.waits_s(first, len(prompts), config.seed), strict=True):
         tasks.append(asyncio.ensure_future(one(item)))
-        await asyncio.sleep(waits.expovariate(load.arrivals_per_s))
+        await asyncio.sleep(wait_s)
     return await asyncio.gather(*tasks)
 
 

@@ -8,8 +8,10 @@ from eagleray.corpus.prompt import Prompt
 from eagleray.corpus.prompt_files import read_prompts
 from eagleray.errors import DataError
 from eagleray.evaluation.endpoint.config import EndpointEvaluation
+from eagleray.evaluation.endpoint.load import plan_loads
 from eagleray.evaluation.regime import describe_machine, workload_hash
 from eagleray.evaluation.workloads import group_by_family
+from eagleray.settings import fingerprint
 from eagleray.targets.loading import load_tokenizer, resolve_target
 
 
@@ -46,5 +48,6 @@ def load_regime(asked: EndpointEvaluation, prompts: Sequence[RenderedPrompt]) ->
         "max_new_tokens": config.max_new_tokens,
         "concurrencies": list(config.concurrencies),
         "arrivals_per_s": list(config.arrivals_per_s),
+        "replays": {load.name: fingerprint(load.gaps_s) for load in plan_loads(config) if load.gaps_s},
         "block_prompts": config.block_prompts,
     }
