@@ -1,13 +1,13 @@
 """How the tokens of one forward see each other: whole prompts, or what follows a cache, behind one call.
 
 Tokens of all rows lie on one axis, so the rest of a layer never meets padding. `PromptAttention`
-runs whole sequences from their first token; `StepAttention` appends the same few tokens to every
+runs whole sequences, or long pieces of them; `StepAttention` appends the same few tokens to every
 active row of a cache, `TreeAttention` the nodes of a draft tree.
 Shapes: T tokens of all rows, B rows, Q new tokens of each row, S cache positions, H query heads,
 G key-value heads, N head width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Protocol
 
@@ -18,6 +18,10 @@ from torch import Tensor
 from eagleray.speculation.trees import depths, paths
 from eagleray.targets.kernels import step
 from eagleray.targets.kv_cache import KVCache, round_up
+
+PROMPT_BLOCK = 64
+"""Positions of a prompt that attend together on a CPU. A prompt that is cut at multiples of it gives the bits
+of the whole one."""
 
 
 class Attention(Protocol):
@@ -32,10 +36,17 @@ class Attention(Protocol):
 
 
 class PromptAttention:
-    """Causal attention within each of several sequences that lie one after another.
+    """Causal attention within each of several sequences that lie one after another, or within their next
+    pieces.
 
     Row by row instead of one padded batch: nothing is computed for padding, and a row's result does
-    not depend on which rows it shares the forward with.
+    not depend on which rows it shares the forward with. On a CPU a row attends in blocks of `PROMPT_BLOCK`
+    positions, so neither does it depend on where between blocks its prompt was cut into pieces.
+
+    Args:
+        lengths: New tokens of each row.
+        cache: Where rows first_row, first_row + 1, ... hold what comes before the new tokens. None: nothing
+            does.
     """
 
     def __init__(
@@ -45,26 +56,63 @@ class PromptAttention:
         cache: KVCache | None = None,
         first_row: int = 0,
     ):
-        self._spans = list(pairwise(accumulate(lengths, initial=0)))
         self._cache = cache
         self._first_row = first_row
-        self.positions_T = torch.cat([torch.arange(length, device=device) for length in lengths])
+        starts = cache.lengths[first_row : first_row + len(lengths)] if cache else [0] * len(lengths)
+        ends = [start + length for start, length in zip(starts, lengths, strict=True)]
+        self._spans = list(pairwise(accumulate(lengths, initial=0)))
+        self._blocks = [list(_blocks(start, end, device)) for start, end in zip(starts, ends, strict=True)]
+        self._masks: dict[tuple[int, int], Tensor] = {}
+        self.positions_T = torch.cat(
+            [torch.arange(start, end, device=device) for start, end in zip(starts, ends, strict=True)]
+        )
 
     def __call__(self, layer: int, query_THN: Tensor, key_TGN: Tensor, value_TGN: Tensor) -> Tensor:
         """Attend, and store keys and values if there is a cache."""
         outputs = []
-        for row, (start, end) in enumerate(self._spans, self._first_row):
+        for row, ((first, last), blocks) in enumerate(
+            zip(self._spans, self._blocks, strict=True), self._first_row
+        ):
             query, key, value = (
-                tensor[start:end].transpose(0, 1) for tensor in (query_THN, key_TGN, value_TGN)
+                tensor[first:last].transpose(0, 1) for tensor in (query_THN, key_TGN, value_TGN)
             )
+            start, end = blocks[0][0], blocks[-1][1]
             if self._cache is not None:
-                self._cache.keys[layer][row, :, : end - start] = key
-                self._cache.values[layer][row, :, : end - start] = value
-            mixed_1HTN = F.scaled_dot_product_attention(
-                query[None], key[None], value[None], is_causal=True, enable_gqa=True
-            )
-            outputs.append(mixed_1HTN[0].transpose(0, 1).flatten(1))
+                keys, values = self._cache.keys[layer][row], self._cache.values[layer][row]
+                keys[:, start:end] = key
+                values[:, start:end] = value
+                key, value = keys[:, :end], values[:, :end]
+            for begin, stop in blocks:
+                queries = query[:, begin - start : stop - start]
+                outputs.append(self._attend(queries, key[:, :stop], value[:, :stop]))
         return torch.cat(outputs)
+
+    def _attend(self, query_HQN: Tensor, key_GSN: Tensor, value_GSN: Tensor) -> Tensor:
+        """The last Q of S positions. Returns [Q, H * N]."""
+        queries, positions = query_HQN.shape[1], key_GSN.shape[1]
+        mask_QS = self._mask(queries, positions, query_HQN) if queries < positions else None
+        mixed_1HQN = F.scaled_dot_product_attention(
+            query_HQN[None],
+            key_GSN[None],
+            value_GSN[None],
+            mask_QS,
+            is_causal=mask_QS is None,
+            enable_gqa=True,
+        )
+        return mixed_1HQN[0].transpose(0, 1).flatten(1)
+
+    def _mask(self, queries: int, positions: int, like: Tensor) -> Tensor:
+        """Additive [Q, S], made once for all layers."""
+        if (queries, positions) not in self._masks:
+            later_QQ = like.new_full((queries, queries), float("-inf")).triu(1)
+            self._masks[queries, positions] = F.pad(later_QQ, (positions - queries, 0))
+        return self._masks[queries, positions]
+
+
+def _blocks(start: int, end: int, device: torch.device) -> Iterator[tuple[int, int]]:
+    """Cut positions at whole blocks; a GPU would rather have few large products."""
+    size = PROMPT_BLOCK if device.type == "cpu" else end
+    yield from pairwise([start, *range((start // size + 1) * size, end, size), end])
 
 
 class StepAttention:

@@ -92,9 +92,10 @@ class TargetDecoder:
         weights = read_weights(folder, geometry, dtype, torch.device(device))
         return cls(geometry, weights, batch_invariant=batch_invariant)
 
-    def new_cache(self, max_rows: int, max_length: int) -> KVCache:
-        """An empty cache for at most `max_rows` sequences of at most `max_length` positions."""
-        return KVCache(self.geometry, max_rows, max_length, self.dtype, self.device)
+    def new_cache(self, max_rows: int, max_length: int, max_positions: int | None = None) -> KVCache:
+        """An empty cache for at most `max_rows` sequences of at most `max_length` positions; see
+        `KVCache`."""
+        return KVCache(self.geometry, max_rows, max_length, self.dtype, self.device, max_positions)
 
     @torch.no_grad()
     def prefill(
@@ -105,11 +106,14 @@ class TargetDecoder:
         first_row: int,
         layers: tuple[int, ...] = (),
     ) -> tuple[Tensor, Tensor]:
-        """Run new sequences and fill cache rows first_row, first_row + 1, ... with them.
+        """Run prompts into cache rows first_row, first_row + 1, ..., each after what its row holds already.
+
+        A prompt may come in pieces. On a CPU its bits do not depend on them where they end at multiples of
+        `PROMPT_BLOCK`.
 
         Args:
-            ids_T: Ids of all sequences, one after another.
-            lengths: Length of each sequence, at least 1.
+            ids_T: Ids of all pieces, one after another.
+            lengths: Length of each piece, at least 1.
 
         Returns:
             features_TLD and final_TD.
@@ -117,12 +121,13 @@ class TargetDecoder:
         Raises:
             ConfigError: The target attends to a sliding window shorter than a sequence.
         """
-        longest = max(lengths)
+        rows = range(first_row, first_row + len(lengths))
+        longest = max(cache.lengths[row] + length for row, length in zip(rows, lengths, strict=True))
         self._check_window(longest)
-        cache.reserve(first_row + len(lengths), longest)
-        attention = PromptAttention(lengths, self.device, cache, first_row)
-        outputs = self._forward(ids_T, attention, layers)
-        cache.lengths[first_row : first_row + len(lengths)] = lengths
+        cache.reserve(rows.stop, longest)
+        outputs = self._forward(ids_T, PromptAttention(lengths, self.device, cache, first_row), layers)
+        for row, length in zip(rows, lengths, strict=True):
+            cache.advance(row, length)
         return outputs
 
     @torch.no_grad()

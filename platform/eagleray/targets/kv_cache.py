@@ -17,7 +17,12 @@ row's result does not depend on how long its neighbours are."""
 
 
 class KVCache:
-    """Slots for at most `max_rows` sequences of at most `max_length` positions. Starts without storage."""
+    """Slots for at most `max_rows` sequences of at most `max_length` positions. Starts without storage.
+
+    Args:
+        max_positions: Most positions of all rows together, as every row has the room of the longest. The
+            caller lets no more sequences in than that. None: no bound but the two others.
+    """
 
     def __init__(
         self,
@@ -26,8 +31,10 @@ class KVCache:
         max_length: int,
         dtype: torch.dtype,
         device: torch.device,
+        max_positions: int | None = None,
     ):
         self.max_rows = max_rows
+        self.max_positions = max_positions
         self.max_length = round_up(max_length)
         shape = (0, geometry.num_kv_heads, 0, geometry.head_dim)
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(geometry.num_layers)]
@@ -37,16 +44,38 @@ class KVCache:
         """Committed positions of each row, on the host: a step needs them before it can be launched."""
 
     def reserve(self, rows: int, length: int) -> None:
-        """Make room for `length` positions in each of the first `rows` rows. What they hold stays."""
+        """Make room for `length` positions in each of the first `rows` rows. What is held stays."""
         have_rows, _, have_length, _ = self.keys[0].shape
         if rows <= have_rows and length <= have_length:
             return
         new_rows = next_size(have_rows, rows, self.max_rows)
         new_length = next_size(have_length, round_up(length), self.max_length)
+        if self.max_positions is not None and new_rows * new_length > self.max_positions:
+            new_rows = max(rows, *(row for row, held in enumerate(self.lengths, 1) if held), 1)
+            new_length = min(self.max_positions // new_rows // ALIGNMENT * ALIGNMENT, self.max_length)
         # Layer by layer, so that only one of them is held twice.
         for tensors in (self.keys, self.values):
             for layer, storage in enumerate(tensors):
-                tensors[layer] = enlarge(storage, new_rows, new_length)
+                tensors[layer] = resize(storage, new_rows, new_length)
+
+    def read(self, row: int, start: int, end: int) -> Tensor:
+        """A copy of what a row holds at some positions: keys and values of each layer [2, layers, G, S,
+        N]."""
+        return torch.stack(
+            [
+                torch.stack([storage[row, :, start:end] for storage in tensors])
+                for tensors in (self.keys, self.values)
+            ]
+        )
+
+    def append(self, row: int, held: Tensor) -> None:
+        """Put what `read` returned after a row's length, and advance that."""
+        start, end = self.lengths[row], self.lengths[row] + held.shape[3]
+        self.reserve(row + 1, end)
+        for tensors, copies in zip((self.keys, self.values), held, strict=True):
+            for storage, copy in zip(tensors, copies, strict=True):
+                storage[row, :, start:end] = copy
+        self.lengths[row] = end
 
     def advance(self, row: int, positions: int) -> None:
         """Keep the next `positions` positions that a step wrote to a row."""
@@ -88,12 +117,13 @@ def next_size(have: int, need: int, bound: int) -> int:
     return have if need <= have else min(max(need, 2 * have), bound)
 
 
-def enlarge(storage: Tensor, rows: int, length: int) -> Tensor:
-    """A copy of [..., R, G, S, N] with more rows and positions.
+def resize(storage: Tensor, rows: int, length: int) -> Tensor:
+    """A copy of [..., R, G, S, N] with other numbers of rows and positions.
 
-    The new ones are zeros, not garbage: a masked position enters sums with weight 0, and 0 * nan is nan.
+    New ones are zeros, not garbage: a masked position enters sums with weight 0, and 0 * nan is nan.
     """
     *outer, have_rows, heads, have_length, width = storage.shape
-    larger = storage.new_zeros(*outer, rows, heads, length, width)
-    larger[..., :have_rows, :, :have_length, :] = storage
-    return larger
+    other = storage.new_zeros(*outer, rows, heads, length, width)
+    rows, length = min(rows, have_rows), min(length, have_length)
+    other[..., :rows, :, :length, :] = storage[..., :rows, :, :length, :]
+    return other

@@ -70,3 +70,32 @@ def test_room_doubles_up_to_its_bounds_and_keeps_what_is_held():
     assert sizes(cache) == (5, 112)
     assert (cache.keys[1][1, :, :20] == 7.0).all()
     assert cache.keys[1].sum() == 7.0 * 20 * GEOMETRY.num_kv_heads * GEOMETRY.head_dim
+
+
+def test_room_is_traded_between_rows_and_positions_within_the_bound():
+    cache = KVCache(GEOMETRY, 8, 200, torch.float32, torch.device("cpu"), max_positions=200)
+    cache.reserve(1, 100)
+    cache.keys[1][0, :, :5] = 7.0
+    cache.advance(0, 5)
+    assert sizes(cache) == (1, 112)
+    cache.reserve(3, 40)
+    assert sizes(cache) == (3, 64)
+    cache.reserve(1, 90)
+    assert sizes(cache) == (1, 192)
+    assert (cache.keys[1][0, :, :5] == 7.0).all()
+
+
+def test_what_a_row_holds_can_be_copied_into_another():
+    cache = new_cache()
+    cache.reserve(2, 8)
+    for layer in range(2):
+        cache.keys[layer][0, :, :8] = torch.arange(8.0)[:, None] + layer
+        cache.values[layer][0, :, :8] = -torch.arange(8.0)[:, None]
+    cache.advance(0, 8)
+    held = cache.read(0, 2, 5)
+    assert held.shape == (2, 2, GEOMETRY.num_kv_heads, 3, GEOMETRY.head_dim)
+    cache.advance(1, 1)
+    cache.append(1, held)
+    assert cache.lengths == [8, 4, 0]
+    assert cache.keys[1][1, 0, 1:4, 0].tolist() == [3.0, 4.0, 5.0]
+    assert cache.values[0][1, 0, 1:4, 0].tolist() == [-2.0, -3.0, -4.0]

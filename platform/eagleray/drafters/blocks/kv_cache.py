@@ -13,7 +13,7 @@ from torch import Tensor
 
 from eagleray.drafters.blocks.grouped import attend
 from eagleray.drafters.blocks.layers import Dimensions
-from eagleray.targets.kv_cache import enlarge, next_size
+from eagleray.targets.kv_cache import next_size, resize
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class DraftCache:
         needed = max(lengths) + scratch
         positions = next_size(have_positions, needed, max(needed, self._bounds[1]))
         if (rows, positions) != (have_rows, have_positions):
-            self.keys = enlarge(self.keys, rows, positions)
-            self.values = enlarge(self.values, rows, positions)
+            self.keys = resize(self.keys, rows, positions)
+            self.values = resize(self.values, rows, positions)
 
     def write(
         self, layer: int, rows_N: Tensor, positions_N: Tensor, keys_NGd: Tensor, values_NGd: Tensor
