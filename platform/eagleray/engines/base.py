@@ -80,6 +80,8 @@ class Generation:
     """Whether these are the ids that the target emitted, or ids of its text."""
     stop_string: str | None = None
     """The stop string that ended the answer; its last token is the answer's."""
+    reused_prompt_tokens: int = 0
+    """Prompt tokens that were copied from an earlier prompt instead of computed."""
     scores: tuple[TokenScore, ...] | None = None
     """One per emitted token, if the request asked for them."""
     captured: CapturedFeatures | None = None

@@ -148,6 +148,9 @@ def _served(thing: str, description: str) -> Metric:
 
 REQUESTS = _served("requests", "HTTP requests that the engine was asked for.")
 PROMPT_TOKENS = _served("prompt_tokens", "Tokens of prompts.")
+REUSED_PROMPT_TOKENS = _served(
+    "reused_prompt_tokens", "Tokens of prompts that were copied from earlier prompts instead of computed."
+)
 COMPLETION_TOKENS = _served("completion_tokens", "Tokens of answers.")
 CYCLES = _served("cycles", "Target verifications.")
 DRAFTED_TOKENS = _served("drafted_tokens", "Draft tokens that were verified.")
@@ -159,6 +162,7 @@ SERVING = (
     ACCEPTANCE_LENGTH,
     REQUESTS,
     PROMPT_TOKENS,
+    REUSED_PROMPT_TOKENS,
     COMPLETION_TOKENS,
     CYCLES,
     DRAFTED_TOKENS,

@@ -46,6 +46,7 @@ class Account:
     def __init__(self, window_cycles: int):
         self.requests = 0
         self.prompt_tokens = 0
+        self.reused_prompt_tokens = 0
         self.completion_tokens = 0
         self.cycles = 0
         self.drafted_tokens = 0
@@ -67,6 +68,7 @@ class Account:
         """Count what was delivered of one request, whole or not."""
         self.requests += 1
         self.prompt_tokens += answers.ask.prompt_tokens
+        self.reused_prompt_tokens += answers.reused_prompt_tokens
         self.completion_tokens += answers.completion_tokens
         self._latest.extend(answers.cycles)
         for cycle in answers.cycles:
@@ -81,6 +83,7 @@ class Account:
         return {
             "requests": self.requests,
             "prompt_tokens": self.prompt_tokens,
+            "reused_prompt_tokens": self.reused_prompt_tokens,
             "completion_tokens": self.completion_tokens,
             "cycles": self.cycles,
             "drafted_tokens": self.drafted_tokens,

@@ -87,6 +87,16 @@ class Answers:
         return sum(len(choice.ids) for choice in self.choices)
 
     @property
+    def reused_prompt_tokens(self) -> int:
+        """Prompt tokens that were copied from earlier prompts; of several answers to one prompt, the
+        first's."""
+        reused: dict[tuple[int, ...], int] = {}
+        for choice in self.choices:
+            if choice.outcome:
+                reused.setdefault(choice.outcome.prompt_ids, choice.outcome.reused_prompt_tokens)
+        return sum(reused.values())
+
+    @property
     def cycles(self) -> tuple[Cycle, ...]:
         """Cycles of all choices."""
         return tuple(cycle for choice in self.choices for cycle in choice.cycles)

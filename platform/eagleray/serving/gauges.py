@@ -12,6 +12,7 @@ from eagleray.monitoring.catalogue import (
     HEALTH,
     PROMPT_TOKENS,
     REQUESTS,
+    REUSED_PROMPT_TOKENS,
     UNFINISHED,
     Metric,
 )
@@ -47,6 +48,7 @@ class Telling:
         for metric, total in (
             (REQUESTS, account.requests),
             (PROMPT_TOKENS, account.prompt_tokens),
+            (REUSED_PROMPT_TOKENS, account.reused_prompt_tokens),
             (COMPLETION_TOKENS, account.completion_tokens),
             (CYCLES, account.cycles),
             (DRAFTED_TOKENS, account.drafted_tokens),

@@ -104,12 +104,13 @@ class Replies:
             body["cycles"] = cycle_counts(answer.cycles)
         return body
 
-    def _usage(self, answers: Answers) -> dict[str, int]:
+    def _usage(self, answers: Answers) -> dict[str, Any]:
         prompt, completion = self._ask.prompt_tokens, answers.completion_tokens
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": answers.reused_prompt_tokens},
         }
 
 

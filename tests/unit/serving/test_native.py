@@ -80,3 +80,17 @@ def test_the_endpoint_gives_the_ids_and_cycles_of_the_engine(chat, engine):
         summary = summarize(generation.cycles)
         assert response.json()["speculation"]["acceptance_length"] == summary.acceptance_length
     assert any(cycle.accepted for generation in expected for cycle in generation.cycles)
+
+
+def test_a_prompt_that_begins_like_an_earlier_one_says_how_much_was_copied(chat, engine):
+    """Of 100 common tokens one block of 64; two answers of one prompt count it once."""
+    lane = Lane(name="one", stream=engine.open_stream(), draft=None, facts={})
+    service = Service(ServeConfig(model="tiny", engine=engine.config), lambda _: lane, chat, WINDOW, {})
+    client = Client(service, lane.stream)
+    common = [7 + place % 50 for place in range(100)]
+    bodies = [{"prompt": [*common, 9], "max_tokens": 2}, {"prompt": [*common, 8], "max_tokens": 2, "n": 2}]
+    usages = [client.post("/v1/completions", body).json()["usage"] for body in bodies]
+    totals = client.send("GET", "/v1/speculation").json()
+    service.close()
+    assert [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages] == [0, 64]
+    assert (totals["prompt_tokens"], totals["reused_prompt_tokens"]) == (202, 64)

@@ -1,8 +1,8 @@
-"""The running batch: admit, cycle, release.
+"""The running batch: enter, prefill, cycle, release.
 
-Plain decoding and drafting are the same cycle; plain is a cycle of zero drafts. Active rows stay
-in front: when one finishes, the last row moves into its slot, in the cache and in the drafter's
-session alike.
+Plain decoding and drafting are the same cycle; plain is a cycle of zero drafts. Decoding rows stay in
+front, those whose prompts are still run stand behind them: when a row finishes, the last ones move up, in
+the cache and in the drafter's session alike.
 Shapes: B rows, T prompt tokens of all rows, Q positions of the longest row, N draft nodes (slots of a
 chain), P = N + 1 verified positions, A positions of the longest accepted path, L layers, D target width.
 """
@@ -20,7 +20,9 @@ from eagleray.drafters.base import Committed, DraftSession
 from eagleray.engines.base import DraftSetting
 from eagleray.engines.native.choosing import choose, score
 from eagleray.engines.native.drafts import ChainDraft, TreeDraft
+from eagleray.engines.native.memory import CacheBudget
 from eagleray.engines.native.observing import Observer
+from eagleray.engines.native.prefixes import PrefixCache
 from eagleray.engines.native.rows import Row
 from eagleray.engines.native.stopwatch import Stopwatch
 from eagleray.speculation.depth import DepthChoice, DepthChooser
@@ -66,7 +68,9 @@ class RunningBatch:
     """Rows that are decoded together.
 
     Args:
-        max_length: Longest prompt plus answer that may be admitted.
+        max_length: Longest prompt plus answer that may enter.
+        budget: Bounds the cache; the caller lets no more rows in than it holds.
+        prefixes: Where beginnings of prompts are kept.
         chooser: Decides how deep each cycle drafts; None always drafts to the setting's depth.
     """
 
@@ -77,17 +81,24 @@ class RunningBatch:
         capture_layers: tuple[int, ...] | None,
         max_rows: int,
         max_length: int,
+        budget: CacheBudget,
+        prefixes: PrefixCache,
         stopwatch: Stopwatch,
         chooser: DepthChooser | None = None,
     ):
         self.rows: list[Row] = []
+        """Those that decode."""
+        self.entering: list[Row] = []
+        """Those whose prompts have still to be run, in the slots behind."""
+        self.budget = budget
+        self.prefixes = prefixes
         self._max_rows = max_rows
         self._decoder = decoder
         self._depth = draft.depth if draft else 0
         self._tree = draft.tree if draft else None
         # Verification writes rejected drafts past the end of the longest sequence.
-        room = max_length + (self._tree.nodes if self._tree else self._depth)
-        self._cache = decoder.new_cache(max_rows, room)
+        room = max_length + budget.draft_room
+        self._cache = decoder.new_cache(max_rows, room, budget.positions)
         self._session: DraftSession | None = draft.source.open_session(max_rows, room) if draft else None
         self._observer = Observer(self._session) if self._session else None
         self._chooser = chooser
@@ -101,38 +112,89 @@ class RunningBatch:
 
     @property
     def free_slots(self) -> int:
-        """Rows that may still be admitted."""
-        return self._max_rows - len(self.rows)
+        """Rows that may still enter."""
+        return self._max_rows - len(self.rows) - len(self.entering)
 
-    def admit(self, rows: Sequence[Row]) -> None:
-        """Prefill new rows together and commit the token that follows each prompt."""
+    def holds(self, row: Row) -> bool:
+        """Whether there is a slot for one more row, and room for what it may grow to."""
+        return self.free_slots > 0 and self.budget.holds([*self.rows, *self.entering, row])
+
+    def enter(self, row: Row) -> None:
+        """Give a row the next slot, and copy what is kept of the beginning of its prompt."""
         self._settle()
         with self._stopwatch.phase("prefill"):
-            first_row = len(self.rows)
-            prompts = [torch.tensor(row.request.prompt_ids, device=self._decoder.device) for row in rows]
-            lengths = [len(prompt) for prompt in prompts]
+            slot = len(self.rows) + len(self.entering)
+            self.entering.append(row)
+            blocks = self.prefixes.take(row)
+            for block in blocks:
+                self._cache.append(slot, block.keys_values)
+            if blocks:
+                features_TLD = torch.cat([block.features_SLD for block in blocks])
+                final_TD = torch.cat([block.final_SD for block in blocks])
+                row.reused = len(final_TD)
+                self._take_in(slot, [row], [row.reused], features_TLD, final_TD)
+
+    def prefill(self, counts: list[int]) -> None:
+        """Run the next prompt tokens of the entering rows, so many of each, in one forward.
+
+        All but the last one reach the end of their prompts. Where a prompt is whole, the token that follows
+        it is committed, and its row decodes from now on.
+        """
+        self._settle()
+        with self._stopwatch.phase("prefill"):
+            first_slot, entering = len(self.rows), self.entering
+            ids = [
+                token
+                for row, count in zip(entering, counts, strict=True)
+                for token in row.request.prompt_ids[row.prefilled : row.prefilled + count]
+            ]
             features_TLD, final_TD = self._decoder.prefill(
-                torch.cat(prompts), lengths, self._cache, first_row, self._taps.layers
+                torch.tensor(ids, device=self._decoder.device),
+                counts,
+                self._cache,
+                first_slot,
+                self._taps.layers,
             )
-            ends = torch.tensor(lengths, device=self._decoder.device).cumsum(0)
-            logits_B1V = self._decoder.logits(final_TD[ends - 1])[:, None]
-            nothing = ChainDraft.nothing(len(rows), self._decoder.device)
-            first_ids_B = choose(logits_B1V, rows, nothing)[:, 0]
-            self.rows.extend(rows)
-            for row, first_id in zip(rows, first_ids_B.tolist(), strict=True):
-                row.start(first_id)
-            self._score(rows, logits_B1V, [1] * len(rows))
-            self._keep(rows, features_TLD.split(lengths), final_TD.split(lengths), lengths)
-            if self._session is not None:
-                next_ids = [
-                    torch.cat([prompt[1:], first_id_1])
-                    for prompt, first_id_1 in zip(prompts, first_ids_B.split(1), strict=True)
-                ]
-                features_BQLD, final_BQD, next_ids_BQ = (
-                    pad_sequence(rows, batch_first=True)
-                    for rows in (features_TLD.split(lengths), final_TD.split(lengths), next_ids)
-                )
-                self._observe(first_row, lengths, features_BQLD, final_BQD, next_ids_BQ)
+            pieces = zip(entering, counts, features_TLD.split(counts), final_TD.split(counts), strict=True)
+            for slot, (row, count, features, final) in enumerate(pieces, first_slot):
+                self.prefixes.keep(row, count, self._cache, slot, features, final)
+            whole = [row for row, count in zip(entering, counts, strict=True) if row.prompt_left == count]
+            if whole:
+                ends = torch.tensor(counts[: len(whole)], device=self._decoder.device).cumsum(0)
+                self._start(whole, self._decoder.logits(final_TD[ends - 1])[:, None])
+            self._take_in(first_slot, entering, counts, features_TLD, final_TD)
+            self.rows.extend(whole)
+            self.entering = entering[len(whole) :]
+
+    def _start(self, rows: Sequence[Row], logits_B1V: Tensor) -> None:
+        """Commit the token that follows each prompt."""
+        nothing = ChainDraft.nothing(len(rows), self._decoder.device)
+        for row, first_id in zip(rows, choose(logits_B1V, rows, nothing)[:, 0].tolist(), strict=True):
+            row.start(first_id)
+        self._score(rows, logits_B1V, [1] * len(rows))
+
+    def _take_in(
+        self,
+        first_slot: int,
+        rows: Sequence[Row],
+        counts: list[int],
+        features_TLD: Tensor,
+        final_TD: Tensor,
+    ) -> None:
+        """Hand what the target said of the next prompt tokens to whoever reads it."""
+        features, final = features_TLD.split(counts), final_TD.split(counts)
+        self._keep(rows, features, final, counts)
+        followers = [
+            torch.tensor(row.followers(row.prefilled, row.prefilled + count), device=final_TD.device)
+            for row, count in zip(rows, counts, strict=True)
+        ]
+        for row, count in zip(rows, counts, strict=True):
+            row.prefilled += count
+        if self._session is not None:
+            padded = (
+                pad_sequence(list(of_rows), batch_first=True) for of_rows in (features, final, followers)
+            )
+            self._observe(first_slot, rows, counts, *padded)
 
     def cycle(self) -> int:
         """Draft and verify once for every row. Returns the tokens delivered."""
@@ -164,7 +226,7 @@ class RunningBatch:
         self._keep(self.rows, features_BALD, final_BAD, delivered)
         with self._stopwatch.phase("draft"):
             later = self._chooser is not None and depth == 0
-            self._observe(0, delivered, features_BALD, final_BAD, committed_BA, later=later)
+            self._observe(0, self.rows, delivered, features_BALD, final_BAD, committed_BA, later=later)
         return sum(delivered)
 
     def release(self) -> list[Row]:
@@ -176,27 +238,41 @@ class RunningBatch:
         return [self._vacate(slot) for slot in reversed(slots)]
 
     def drop(self, request_id: str) -> None:
-        """Remove the row of a request, if it runs."""
-        for slot, row in enumerate(self.rows):
+        """Remove the row of a request, if it has a slot."""
+        for slot, row in enumerate([*self.rows, *self.entering]):
             if row.request.request_id == request_id:
                 self._settle()
                 self._vacate(slot)
                 return
 
     def _vacate(self, slot: int) -> Row:
-        """Take the row out of a slot and move the last row there."""
-        row = self.rows[slot]
-        last = len(self.rows) - 1
-        if slot != last:
-            self.rows[slot] = self.rows[last]
-            self._cache.move(last, slot)
-            if self._session is not None:
-                self._session.move(last, slot)
-        self.rows.pop()
+        """Take the row out of a slot. The last decoding row moves there, and the last entering one behind
+        those."""
+        row = [*self.rows, *self.entering][slot]
+        if slot < len(self.rows):
+            self._move(len(self.rows) - 1, slot)
+            self.rows[slot] = self.rows[-1]
+            self.rows.pop()
+            if self.entering:
+                self._move(len(self.rows) + len(self.entering), len(self.rows))
+                self.entering.insert(0, self.entering.pop())
+        else:
+            self._move(len(self.rows) + len(self.entering) - 1, slot)
+            self.entering[slot - len(self.rows)] = self.entering[-1]
+            self.entering.pop()
+        last = len(self.rows) + len(self.entering)
         self._cache.reset(last)
         if self._session is not None:
             self._session.reset(last)
         return row
+
+    def _move(self, source: int, destination: int) -> None:
+        """Bring what is held of a slot to another one."""
+        if source == destination:
+            return
+        self._cache.move(source, destination)
+        if self._session is not None:
+            self._session.move(source, destination)
 
     def _settle(self) -> None:
         """Tell the drafter what it was not told yet."""
@@ -256,18 +332,19 @@ class RunningBatch:
 
     def _observe(
         self,
-        first_row: int,
-        counts: list[int],
+        first_slot: int,
+        rows: Sequence[Row],
+        counts: Sequence[int],
         features_BQLD: Tensor,
         final_BQD: Tensor,
         next_ids_BQ: Tensor,
         *,
         later: bool = False,
     ) -> None:
-        """Tell the drafter what was committed in the rows from `first_row` on that still run."""
+        """Tell the drafter what was committed in the rows from `first_slot` on that still run."""
         if self._observer is None:
             return
-        running = [place for place, row in enumerate(self.rows[first_row:]) if row.finish_reason is None]
+        running = [place for place, row in enumerate(rows) if row.finish_reason is None]
         if not running:
             return
         if len(running) < len(counts):
@@ -276,7 +353,7 @@ class RunningBatch:
             )
         device = self._decoder.device
         committed = Committed(
-            rows_B=torch.tensor([first_row + place for place in running], device=device),
+            rows_B=torch.tensor([first_slot + place for place in running], device=device),
             features_BQLD=features_BQLD[:, :, self._taps.drafter],
             final_BQD=final_BQD,
             next_ids_BQ=next_ids_BQ,

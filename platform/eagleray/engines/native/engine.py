@@ -15,6 +15,8 @@ from eagleray.engines.base import DraftSetting, Engine
 from eagleray.engines.native.batch import RunningBatch
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.native.limits import Limits
+from eagleray.engines.native.memory import CacheBudget
+from eagleray.engines.native.prefixes import PrefixCache
 from eagleray.engines.native.stopwatch import Stopwatch
 from eagleray.engines.native.stream import NativeStream
 from eagleray.speculation.config import TreeSetting
@@ -57,7 +59,7 @@ class NativeEngine(Engine):
         """Start an empty stream.
 
         Its caches start empty and grow with what is admitted: to as many rows as ran together, at most
-        max_batch_size, of the longest sequence's length, at most doubled.
+        max_batch_size, of the longest sequence's length, at most doubled and never beyond kv_cache_gib.
 
         Raises:
             EngineError: The drafter cannot draft that deep, or layers are asked for that the target
@@ -67,18 +69,19 @@ class NativeEngine(Engine):
             self.limits.check_draft(draft)
         self.limits.check_layers(capture_layers or ())
         stopwatch = Stopwatch()
+        draft_room = 0 if draft is None else draft.tree.nodes if draft.tree else draft.depth
         batch = RunningBatch(
             self.decoder,
             draft,
             capture_layers,
             self.config.max_batch_size,
             self.limits.context_window_tokens,
+            CacheBudget.of(self.decoder.geometry, self.decoder.dtype, self.config, draft_room),
+            PrefixCache(int(self.config.prefix_cache_gib * 2**30)),
             stopwatch,
             self._chooser(draft),
         )
-        return NativeStream(
-            batch, self.limits, self._stop_ids, self.config.max_prefill_tokens, stopwatch, self._show
-        )
+        return NativeStream(batch, self.config, self.limits, self._stop_ids, stopwatch, self._show)
 
     def _chooser(self, draft: DraftSetting | None) -> DepthChooser | None:
         """One for all streams with the same draft setting: what it has measured holds for the next one."""

@@ -6,6 +6,7 @@ neither ids nor counts. No tensors here except captured features, which are only
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from eagleray.engines.base import (
     GenerationRequest,
     TokenScore,
 )
+from eagleray.engines.native.prefixes import block_keys
 from eagleray.speculation.acceptance import Cycle
 from eagleray.speculation.config import SamplingConfig
 from eagleray.speculation.sampling import Uniforms
@@ -40,19 +42,38 @@ class Row:
     ):
         self.request = request
         self.finish_reason: FinishReason | None = None
+        self.max_answer_tokens = max_answer_tokens
+        self.prefilled = 0
+        """Prompt tokens that the target has run."""
+        self.reused = 0
+        """Those of them that were copied from an earlier prompt."""
         self.answer_ids: list[int] = []
         self.scores: list[TokenScore] = []
         self.stop_ids = stop_ids
         self._text = text
         self._uniforms = Uniforms(request.seed)
-        self._max_answer_tokens = max_answer_tokens
         self._cycles: list[Cycle] = []
         self._captured: list[tuple[Tensor, Tensor]] = []
+
+    @cached_property
+    def block_keys(self) -> tuple[bytes, ...]:
+        """What the blocks of the prompt are known by."""
+        return block_keys(self.request.prompt_ids)
 
     @property
     def room(self) -> int:
         """Tokens that may still be emitted."""
-        return self._max_answer_tokens - len(self.answer_ids)
+        return self.max_answer_tokens - len(self.answer_ids)
+
+    @property
+    def prompt_left(self) -> int:
+        """Prompt tokens that the target has still to run."""
+        return len(self.request.prompt_ids) - self.prefilled
+
+    def followers(self, start: int, end: int) -> list[int]:
+        """The tokens that follow positions start..end-1 of the prompt, of which the last may be the
+        answer's."""
+        return [*self.request.prompt_ids, *self.answer_ids[:1]][start + 1 : end + 1]
 
     @property
     def anchor(self) -> int:
@@ -110,6 +131,7 @@ class Row:
             finish_reason=self.finish_reason,
             cycles=tuple(self._cycles),
             stop_string=self._text.stopped_by if self._text else None,
+            reused_prompt_tokens=self.reused,
             scores=None if self.request.log_probabilities is None else tuple(self.scores),
             captured=captured,
         )

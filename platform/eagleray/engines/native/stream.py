@@ -1,15 +1,15 @@
-"""The native stream: who waits, who runs, who is done.
+"""The native stream: requests in, finished answers out.
 
-The loop here decides who runs; `batch` runs them; `rows` decides what is committed.
+`admission` decides who runs, `batch` runs them, `rows` decides what is committed.
 """
-
-from collections import deque
 
 import torch
 
 from eagleray.corpus.answer_text import AnswerText, Decode
 from eagleray.engines.base import EngineTimes, FailedRequest, Generation, GenerationRequest
+from eagleray.engines.native.admission import Admission
 from eagleray.engines.native.batch import RunningBatch
+from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.native.limits import Limits
 from eagleray.engines.native.rows import Row
 from eagleray.engines.native.stopwatch import Stopwatch
@@ -22,16 +22,15 @@ class NativeStream:
 
     Args:
         stop_ids: Ids that end an answer.
-        max_prefill_tokens: Prompt tokens of one forward, unless a single prompt is longer.
         show: Text of ids, for stop strings; None refuses them.
     """
 
     def __init__(
         self,
         batch: RunningBatch,
+        config: NativeEngineConfig,
         limits: Limits,
         stop_ids: frozenset[int],
-        max_prefill_tokens: int,
         stopwatch: Stopwatch,
         show: Decode | None,
     ):
@@ -39,11 +38,10 @@ class NativeStream:
         self._batch = batch
         self._limits = limits
         self._stop_ids = stop_ids
-        self._max_prefill_tokens = max_prefill_tokens
+        self._admission = Admission(batch, config)
         self._stopwatch = stopwatch
         self._show = show
         self._told: dict[str, int] = {}
-        self._waiting: deque[Row] = deque()
         self._unfinished_ids: set[str] = set()
 
     @property
@@ -65,8 +63,8 @@ class NativeStream:
         """Queue a request behind those that wait.
 
         Raises:
-            EngineError: See `Limits.check_request`; or a request of that id is unfinished, or has stop
-                strings while this engine knows no tokenizer.
+            EngineError: See `Limits.check_request`; or a request of that id is unfinished, has stop strings
+                while this engine knows no tokenizer, or could never fit into the cache.
         """
         self._limits.check_request(request)
         if request.request_id in self._unfinished_ids:
@@ -75,13 +73,13 @@ class NativeStream:
                 "Give every request an id of its own."
             )
         row = Row(request, self._limits.room(request), self._stop_ids, self._text(request))
+        self._admission.add(row)
         self._unfinished_ids.add(request.request_id)
-        self._waiting.append(row)
 
     def advance(self) -> list[Generation | FailedRequest]:
-        """Admit what fits, run one cycle, and return what finished."""
+        """Let in what fits, run a piece of prompts and one cycle, and return what finished."""
         with torch.inference_mode(), self._stopwatch.running():
-            finished = self._admit()
+            finished = self._prefill()
             if self._batch.rows:
                 self.delivered_tokens += self._batch.cycle()
                 finished += self._batch.release()
@@ -108,7 +106,7 @@ class NativeStream:
         if request_id not in self._unfinished_ids:
             return
         self._unfinished_ids.remove(request_id)
-        self._waiting = deque(row for row in self._waiting if row.request.request_id != request_id)
+        self._admission.drop(request_id)
         with torch.inference_mode():
             self._batch.drop(request_id)
 
@@ -122,24 +120,14 @@ class NativeStream:
             )
         return AnswerText(self._show, request.prompt_ids, request.stop_strings)
 
-    def _admit(self) -> list[Row]:
-        """Fill the free slots. Returns rows that ended with their first token."""
+    def _prefill(self) -> list[Row]:
+        """Run prompts: one forward beside rows that decode, else until some do. Returns rows that ended with
+        their first token."""
         finished: list[Row] = []
-        while self._waiting and self._batch.free_slots:
-            self._batch.admit(self._next_group(self._batch.free_slots))
+        while counts := self._admission.next_counts():
+            decoding = bool(self._batch.rows)
+            self._batch.prefill(counts)
             finished += self._batch.release()
-        return finished
-
-    def _next_group(self, slots: int) -> list[Row]:
-        """Take the first rows that wait, as many as slots and the prefill bound allow, at least one.
-
-        Prompts that are prefilled together read the target's weights once.
-        """
-        group = [self._waiting.popleft()]
-        tokens = len(group[0].request.prompt_ids)
-        while self._waiting and len(group) < slots:
-            tokens += len(self._waiting[0].request.prompt_ids)
-            if tokens > self._max_prefill_tokens:
+            if decoding or self._batch.rows:
                 break
-            group.append(self._waiting.popleft())
-        return group
+        return finished

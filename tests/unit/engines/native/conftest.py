@@ -15,11 +15,23 @@ from eagleray.targets.decoder import TargetDecoder
 
 VOCAB_SIZE = 300
 CONTEXT_TOKENS = 64
+LONG_CONTEXT_TOKENS = 512
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """A model of transformers, and the folder it was saved to."""
+    return save_tiny(tmp_path_factory.mktemp("tiny"), CONTEXT_TOKENS)
+
+
+@pytest.fixture(scope="session")
+def long_decoder(tmp_path_factory: pytest.TempPathFactory) -> TargetDecoder:
+    """A tiny target for prompts of several blocks, with the same bits in any company."""
+    _, folder = save_tiny(tmp_path_factory.mktemp("long"), LONG_CONTEXT_TOKENS)
+    return TargetDecoder.load(folder, torch.float32, batch_invariant=True)
+
+
+def save_tiny(folder: Path, context_tokens: int) -> tuple[Any, Path]:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -29,13 +41,12 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
         num_attention_heads=4,
         num_key_value_heads=2,
         vocab_size=VOCAB_SIZE,
-        max_position_embeddings=CONTEXT_TOKENS,
+        max_position_embeddings=context_tokens,
         initializer_range=0.2,
         eos_token_id=None,
     )
     torch.manual_seed(0)
     model = LlamaForCausalLM(config).eval()
-    folder = tmp_path_factory.mktemp("tiny")
     model.save_pretrained(folder)
     return model, folder
 

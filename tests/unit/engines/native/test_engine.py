@@ -362,8 +362,3 @@ def test_times_add_up_to_less_than_the_call_and_name_every_phase(make_engine, re
     times = make_engine().generate(requests, draft=DraftSetting(source=scripted(scripts), depth=2)).times
     assert min(times.prefill_s, times.draft_s, times.verify_s, times.host_s) > 0
     assert times.decode_s == pytest.approx(times.draft_s + times.verify_s + times.host_s)
-
-
-def test_prompts_beyond_the_prefill_bound_are_run_in_turns(make_engine, requests, plain):
-    run = make_engine(max_prefill_tokens=10).generate(requests)
-    assert ids_of(run) == [generation.answer_ids for generation in plain]

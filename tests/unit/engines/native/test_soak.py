@@ -14,7 +14,16 @@ from eagleray.errors import EngineError
 from eagleray.speculation.config import LogitAdjustments, SamplingConfig
 
 VOCAB_SIZE = 300
-CONTEXT_TOKENS = 64
+CONTEXT_TOKENS = 512
+POSITION_BYTES = 2 * 4 * 2 * 16 * 4
+"""Keys and values, layers, key-value heads, width of a head, bytes of a number."""
+SETTINGS = NativeEngineConfig(
+    max_batch_size=6,
+    prefill_tokens_per_cycle=64,
+    kv_cache_gib=4 * 528 * POSITION_BYTES / 2**30,
+    prefix_cache_gib=20 * 64 * POSITION_BYTES / 2**30,
+)
+"""So little of everything that requests wait, prompts come in pieces, and kept blocks are given up again."""
 
 
 def show(ids):
@@ -26,14 +35,16 @@ class Traffic:
 
     def __init__(self, seed: int):
         self.random = random.Random(seed)
+        self._beginnings = [self._ids(70), self._ids(200)]
 
     def well_formed(self, number: int) -> GenerationRequest:
         chance = self.random
-        length = chance.choice([1, 2, 5, 20, 60, CONTEXT_TOKENS - 1])
+        beginning = chance.choice([(), (), (), *self._beginnings])
+        length = chance.choice([1, 1, 2, 5, 20, 60, 130, CONTEXT_TOKENS - 1 - len(beginning)])
         return GenerationRequest(
             request_id=f"r{number}",
-            prompt_ids=tuple(chance.randrange(VOCAB_SIZE) for _ in range(length)),
-            max_new_tokens=chance.choice([1, 2, 8, 30, 1000]),
+            prompt_ids=beginning + self._ids(length),
+            max_new_tokens=chance.choice([1, 2, 8, 30, 1000 if length > 200 else 40]),
             sampling=SamplingConfig(
                 temperature=chance.choice([0.0, 0.0, 0.7, 1.5]), top_k=chance.choice([None, 5])
             ),
@@ -44,6 +55,9 @@ class Traffic:
             ),
             log_probabilities=chance.choice([None, None, 0, 4]),
         )
+
+    def _ids(self, count: int) -> tuple[int, ...]:
+        return tuple(self.random.randrange(VOCAB_SIZE) for _ in range(count))
 
     def malformed(self, number: int) -> GenerationRequest:
         wrong = [
@@ -96,8 +110,8 @@ def live_tensors() -> int:
     ("requests", "adaptive"),
     [(120, False), (120, True), pytest.param(2000, True, marks=pytest.mark.slow)],
 )
-def test_everything_well_formed_is_answered_and_nothing_is_left(decoder, requests, adaptive):
-    engine = NativeEngine(decoder, NativeEngineConfig(max_batch_size=6), (7,), show)
+def test_everything_well_formed_is_answered_and_nothing_is_left(long_decoder, requests, adaptive):
+    engine = NativeEngine(long_decoder, SETTINGS, (7,), show)
     stream = engine.open_stream(draft=DraftSetting(source=Repeating(), depth=3, adaptive=adaptive))
     traffic, chance = Traffic(0), random.Random(1)
     asked, answered, withdrawn, refused, tensors = {}, {}, set(), 0, []
@@ -120,10 +134,12 @@ def test_everything_well_formed_is_answered_and_nothing_is_left(decoder, request
             while stream.unfinished:
                 answered |= {one.request_id: one for one in stream.advance()}
             answered = {name: replace(one, captured=None) for name, one in answered.items()}
-            tensors.append(live_tensors())
+            tensors.append(live_tensors() - 3 * len(stream._batch.prefixes._blocks))
     assert answered.keys() == asked.keys() - withdrawn
     assert refused > requests // 20
     assert tensors[1] <= tensors[0] + 5
+    assert stream._batch.prefixes._bytes <= SETTINGS.prefix_cache_gib * 2**30
+    assert sum(one.reused_prompt_tokens for one in answered.values()) > 0
     assert stream._batch.free_slots == 6
     assert set(stream._batch._cache.lengths) == {0}
     for name, one in answered.items():

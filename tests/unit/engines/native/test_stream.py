@@ -63,7 +63,7 @@ def test_any_order_of_submitting_and_cancelling_leaves_the_other_answers_alone(
 ):
     """Bit by bit: the final states too, in rows that moved and caches that grew."""
     decoder = TargetDecoder.load(tiny_model[1], torch.float32, batch_invariant=True)
-    engine = NativeEngine(decoder, NativeEngineConfig(max_batch_size=3, max_prefill_tokens=12), ())
+    engine = NativeEngine(decoder, NativeEngineConfig(max_batch_size=3), ())
     expected = {
         request.request_id: engine.generate([request], capture_layers=()).generations[0].captured.final_TD
         for request in requests
@@ -143,7 +143,7 @@ def test_an_empty_stream_has_nothing_to_do(make_engine):
 
 
 def test_prompts_that_wait_together_are_prefilled_together(tiny_model, make_requests, monkeypatch):
-    """As many as slots and max_prefill_tokens allow; the long prompt of 30 runs alone."""
+    """As many as max_prefill_tokens allow, 60 of 64; and beside those that decode then, as many as slots."""
     decoder = TargetDecoder.load(tiny_model[1], torch.float32)
     groups = []
     prefill = decoder.prefill
@@ -153,14 +153,16 @@ def test_prompts_that_wait_together_are_prefilled_together(tiny_model, make_requ
         return prefill(ids_T, lengths, *rest)
 
     monkeypatch.setattr(decoder, "prefill", spy)
-    engine = NativeEngine(decoder, NativeEngineConfig(max_batch_size=6, max_prefill_tokens=16), ())
+    engine = NativeEngine(decoder, NativeEngineConfig(max_batch_size=6, max_prefill_tokens=64), ())
     stream = engine.open_stream()
-    for request in make_requests([5, 4, 6, 30, 2, 3, 8, 1], 3):
+    for request in make_requests([20, 16, 24, 30, 2, 3, 8, 1], 3):
         stream.submit(request)
     stream.advance()
-    assert groups == [[5, 4, 6], [30], [2, 3]]
+    assert groups == [[20, 16, 24]]
+    stream.advance()
+    assert groups == [[20, 16, 24], [30, 2, 3]]
     drain(stream)
-    assert groups == [[5, 4, 6], [30], [2, 3], [8, 1]]
+    assert groups == [[20, 16, 24], [30, 2, 3], [8, 1]]
 
 
 def test_storage_follows_what_is_admitted(make_engine, make_requests):
