@@ -12,13 +12,14 @@ row), L tapped layers, D target width, V target vocabulary, K draft slots.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from eagleray.speculation.config import TreeSetting
+from eagleray.speculation.config import SamplingConfig, TreeSetting
 from eagleray.speculation.trees import TokenTree
 
 NO_DRAFT = -1
@@ -88,6 +89,16 @@ class Committed:
     """How many of the Q positions are real for each row; the rest is padding. Zero is allowed."""
 
 
+class DrawnDraft(NamedTuple):
+    """A chain whose tokens were drawn."""
+
+    ids_BK: Tensor
+    """int64 target ids; none is `NO_DRAFT`."""
+
+    probabilities_BKV: Tensor
+    """float64: what each was drawn from, given the ones before it."""
+
+
 class DraftSession(ABC):
     """The state of a drafter over the rows of one running batch."""
 
@@ -111,6 +122,19 @@ class DraftSession(ABC):
         """
         return TokenTree.chain(self.draft(num_rows, min(depth, tree.nodes)))
 
+    def draw(
+        self, num_rows: int, depth: int, samplings: Sequence[SamplingConfig], uniforms_BK: Tensor
+    ) -> DrawnDraft:
+        """Like `draft`, but every token is drawn from the drafter's distribution, sampled as its row's tokens
+        are.
+
+        Asked only of a source that `can_draw`.
+
+        Args:
+            uniforms_BK: The random number of each slot.
+        """
+        raise NotImplementedError(f"{type(self).__name__} draws no drafts")
+
     @abstractmethod
     def reset(self, row: int) -> None:
         """Forget a row, so that a new sequence can start in it."""
@@ -128,6 +152,9 @@ class DraftSource(ABC):
 
     max_depth: int | None
     """Largest draft depth, None if unbounded."""
+
+    can_draw: bool = False
+    """Whether its sessions draw drafts."""
 
     @abstractmethod
     def open_session(self, max_rows: int, max_length: int) -> DraftSession:

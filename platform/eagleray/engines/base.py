@@ -103,6 +103,11 @@ class DraftSetting:
     depth: int
     tree: TreeSetting | None = None
     """How the draft may branch; None drafts chains."""
+    drawn: bool = False
+    """Draw the drafts of sampled requests from the drafter's own distribution, and accept each token with
+    probability min(1, p / q). Where the drafter knows how unsure the target is, more is accepted than of its
+    likeliest tokens. Answers keep the target's distribution, but a seed no longer gives the ids that it gives
+    without a drafter. Chains only; greedy requests are as without."""
     adaptive: bool = False
     """`depth` is the most: every cycle drafts as deep as promises the most tokens per second, which may be
     not at all. See `speculation/depth.py`."""

@@ -29,6 +29,10 @@ class DraftConfig(Settings):
     """`depth` is the most: every cycle drafts as deep as promises the most tokens per second, and not at all
     where drafting would lose."""
 
+    drawn: bool = False
+    """Draw the drafts of sampled requests from the drafter's own distribution instead of taking its likeliest
+    tokens. Answers keep their distribution; a seed then gives other ids than without a drafter."""
+
     expected_tau: float | None = Field(default=None, ge=1.0)
     """Acceptance length that was measured where the drafter was judged. Live traffic that stays far below it
     has drifted away from what the drafter was trained on, and health says so. None watches nothing."""

@@ -78,7 +78,9 @@ def open_draft(config: DraftConfig, engine: Engine) -> DraftSetting:
         source = load_drafter(config.folder, heads)
     if config.block_size is not None:
         source = PartialBlock(source, config.block_size)
-    return DraftSetting(source=source, depth=config.depth, tree=config.tree, adaptive=config.adaptive)
+    return DraftSetting(
+        source=source, depth=config.depth, tree=config.tree, drawn=config.drawn, adaptive=config.adaptive
+    )
 
 
 def draft_facts(config: DraftConfig | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Uniforms:
     Python's generator: its sequence for a seed is promised to stay the same across versions.
     """
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int | str):
         self._random = Random(seed)
         self._made: list[float] = []
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 import torch
 
 from eagleray.drafters.base import TrainableDrafter, TrainingBatch
@@ -9,7 +10,7 @@ from eagleray.drafters.config import DrafterConfig
 from eagleray.engines.base import DraftSetting, GenerationRequest
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.native.engine import NativeEngine
-from eagleray.speculation.config import TreeSetting
+from eagleray.speculation.config import GREEDY, SamplingConfig, TreeSetting
 from eagleray.speculation.trees import TokenTree
 from eagleray.targets.decoder import TargetDecoder
 
@@ -95,6 +96,29 @@ def test_a_tree_of_width_1_is_the_chain(
     tree = session.draft_tree(2, depth, TreeSetting(top_k=1))
     assert torch.equal(tree.ids_BN, chain.ids_BN)
     assert torch.equal(tree.parents_BN, chain.parents_BN)
+
+
+def test_a_drawn_draft_is_drawn_from_what_it_says(
+    drafter: TrainableDrafter, batch_for: BatchFor, observe: Observe, depth_of: Depth
+) -> None:
+    """Cold, it is the greedy draft. Warm, 400 rows with the same past draw their first token as they say."""
+    rows, depth = 400, depth_of(drafter)
+    session = drafter.open_session(rows, 16)
+    if not drafter.can_draw:
+        pytest.skip("it has no distribution")
+    batch = batch_for(drafter, (3, 16))
+    observe(session, batch, dict.fromkeys(range(rows), (0, 0, 9)))
+    uniforms_RK = torch.rand(rows, depth, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    cold = session.draw(2, depth, [GREEDY] * 2, uniforms_RK[:2])
+    assert torch.equal(cold.ids_BK, session.draft(2, depth))
+    assert (cold.probabilities_BKV.gather(2, cold.ids_BK[..., None]) == 1.0).all()
+    warm = session.draw(rows, depth, [SamplingConfig(temperature=1.0)] * rows, uniforms_RK)
+    torch.testing.assert_close(warm.probabilities_BKV.sum(-1), torch.ones_like(uniforms_RK))
+    assert (warm.probabilities_BKV.gather(2, warm.ids_BK[..., None]) > 0).all()
+    shares_V = warm.probabilities_BKV[0, 0]
+    seen_V = torch.bincount(warm.ids_BK[:, 0], minlength=len(shares_V)) / rows
+    # Four standard deviations of the widest share.
+    assert (seen_V - shares_V).abs().max() < 4 * 0.5 / rows**0.5
 
 
 def test_answers_with_chains_and_with_trees_are_the_plain_ones(

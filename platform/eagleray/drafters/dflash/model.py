@@ -13,7 +13,7 @@ from eagleray.drafters.base import DraftSession, StepTerms, TrainingBatch
 from eagleray.drafters.blocks.draft_vocab import DraftVocabulary
 from eagleray.drafters.blocks.masked_block.drafter import MaskedBlockDrafter
 from eagleray.drafters.blocks.masked_block.layer import Attend, MaskedBlockLayer
-from eagleray.drafters.blocks.masked_block.session import MaskedBlockSession
+from eagleray.drafters.blocks.masked_block.marginals import MarginalSession
 from eagleray.drafters.dflash.config import DFlashConfig
 from eagleray.drafters.dflash.session import AutoregressiveSession, DenoisingSession
 from eagleray.drafters.dflash.step import training_step
@@ -42,6 +42,7 @@ class DFlashDrafter(MaskedBlockDrafter):
     def __init__(self, config: DFlashConfig, heads: FrozenHeads, vocabulary: DraftVocabulary | None):
         self.layer_type = MaskedBlockLayer if config.kv_injection else CarryingLayer
         super().__init__(config, heads, vocabulary)
+        self.can_draw = config.parallel_block and config.denoise_steps == 1
         # An engine would run an ablation as the whole method without an error, so it gets another name.
         lacks = (
             "" if config.kv_injection else "InputFusion",
@@ -61,7 +62,7 @@ class DFlashDrafter(MaskedBlockDrafter):
         """Allocate keys and values of `max_rows` sequences."""
         if not self.config.parallel_block:
             return AutoregressiveSession(self, max_rows, max_length)
-        session = MaskedBlockSession if self.config.denoise_steps == 1 else DenoisingSession
+        session = MarginalSession if self.config.denoise_steps == 1 else DenoisingSession
         return session(self, max_rows, max_length)
 
     def engine_needs(self) -> dict[str, str]:

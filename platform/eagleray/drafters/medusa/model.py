@@ -48,6 +48,7 @@ class MedusaHead(nn.Module):
 class MedusaDrafter(HeadedDrafter):
     """The drafter: heads, training step and export; it drafts through `MedusaSession`."""
 
+    can_draw = True
     token_matrices = frozenset({"lm_head", "lm_heads"})
 
     def __init__(self, config: MedusaConfig, heads: FrozenHeads, vocabulary: DraftVocabulary | None):

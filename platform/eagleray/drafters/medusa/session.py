@@ -1,15 +1,19 @@
 """Drafting with Medusa: all heads at once, from the newest state alone.
 
-Shapes: R rows, D target width, K draft slots.
+Shapes: R rows, D target width, K draft slots, U draft
+vocabulary.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from eagleray.drafters.base import Committed, DraftSession
+from eagleray.drafters.base import Committed, DraftSession, DrawnDraft
+from eagleray.drafters.blocks.drawer import Drawer
 from eagleray.drafters.blocks.observed import Observed
+from eagleray.speculation.config import SamplingConfig
 
 if TYPE_CHECKING:
     from eagleray.drafters.medusa.model import MedusaDrafter
@@ -33,9 +37,21 @@ class MedusaSession(DraftSession):
     @torch.inference_mode()
     def draft(self, num_rows: int, depth: int) -> Tensor:
         """Each head's best token."""
+        return self.drafter.to_target_ids(self._scores(num_rows, depth).argmax(-1))
+
+    @torch.inference_mode()
+    def draw(
+        self, num_rows: int, depth: int, samplings: Sequence[SamplingConfig], uniforms_RK: Tensor
+    ) -> DrawnDraft:
+        """A token of each head by itself."""
+        drawer = Drawer(samplings, uniforms_RK)
+        ids_RK = self.drafter.to_target_ids(drawer(self._scores(num_rows, depth)))
+        return drawer.draft(ids_RK, self.drafter)
+
+    def _scores(self, num_rows: int, depth: int) -> Tensor:
+        """[R, K, U]."""
         final_RD = self.final_RD[:num_rows]
-        best = [self.drafter.score(head, final_RD).argmax(-1) for head in range(depth)]
-        return self.drafter.to_target_ids(torch.stack(best, 1))
+        return torch.stack([self.drafter.score(head, final_RD) for head in range(depth)], 1)
 
     def reset(self, row: int) -> None:
         """Forget a row."""

@@ -18,8 +18,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from eagleray.drafters.base import Committed, DraftSession
 from eagleray.engines.base import DraftSetting
-from eagleray.engines.native.choosing import choose, score
-from eagleray.engines.native.drafts import ChainDraft, TreeDraft
+from eagleray.engines.native.choosing import choose, judge, score
+from eagleray.engines.native.drafts import ChainDraft, DrawnChain, TreeDraft
 from eagleray.engines.native.memory import CacheBudget
 from eagleray.engines.native.observing import Observer
 from eagleray.engines.native.prefixes import PrefixCache
@@ -96,6 +96,7 @@ class RunningBatch:
         self._decoder = decoder
         self._depth = draft.depth if draft else 0
         self._tree = draft.tree if draft else None
+        self._drawn = draft is not None and draft.drawn
         # Verification writes rejected drafts past the end of the longest sequence.
         room = max_length + budget.draft_room
         self._cache = decoder.new_cache(max_rows, room, budget.positions)
@@ -288,9 +289,14 @@ class RunningBatch:
             return ChainDraft.nothing(rows, self._decoder.device)
         # Always at full depth: what a block drafter proposes for a slot depends on the slots after it, and
         # a row's drafts must not depend on how much room its neighbours have.
-        if self._tree is None:
+        if self._tree is not None:
+            return TreeDraft.within(self._session.draft_tree(rows, depth, self._tree), limits)
+        samplings = [row.sampling for row in self.rows]
+        if not self._drawn or all(sampling.greedy for sampling in samplings):
             return ChainDraft.within(self._session.draft(rows, depth), limits)
-        return TreeDraft.within(self._session.draft_tree(rows, depth, self._tree), limits)
+        uniforms = [row.uniforms(depth, "draft") for row in self.rows]
+        uniforms_BK = torch.tensor(uniforms, dtype=torch.float64, device=self._decoder.device)
+        return DrawnChain.up_to(self._session.draw(rows, depth, samplings, uniforms_BK), limits)
 
     def _verify(self, draft: ChainDraft | TreeDraft) -> Verified:
         anchors_B1 = torch.tensor([[row.anchor] for row in self.rows], device=self._decoder.device)
@@ -299,7 +305,7 @@ class RunningBatch:
             ids_BP, self._cache, self._taps.layers, draft.ancestry_BPP
         )
         logits_BPV = self._decoder.logits(final_BPD)
-        verdict = draft.verify(choose(logits_BPV, self.rows, draft))
+        verdict = judge(logits_BPV, self.rows, draft)
         accepted = verdict.accepted_B.tolist()
         if isinstance(verdict, ChainVerdict):
             return Verified(accepted, verdict.committed_BP, features_BPLD, final_BPD, logits_BPV)

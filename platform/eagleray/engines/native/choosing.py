@@ -10,10 +10,29 @@ import torch
 from torch import Tensor
 
 from eagleray.engines.base import TokenScore
-from eagleray.engines.native.drafts import ChainDraft, TreeDraft
+from eagleray.engines.native.drafts import ChainDraft, DrawnChain, TreeDraft
 from eagleray.engines.native.rows import Row
 from eagleray.speculation.adjusting import adjust
 from eagleray.speculation.sampling import draw, probabilities
+from eagleray.speculation.trees import TreeVerdict
+from eagleray.speculation.verification import ChainVerdict, verify_drawn_chain
+
+
+def judge(
+    logits_BPV: Tensor, rows: Sequence[Row], draft: ChainDraft | TreeDraft
+) -> ChainVerdict | TreeVerdict:
+    """How much of a draft is accepted, and what is committed."""
+    if not isinstance(draft, DrawnChain):
+        return draft.verify(choose(logits_BPV, rows, draft))
+    target_BPV = probabilities(_adjusted(logits_BPV, rows, draft), [row.sampling for row in rows])
+    slots = draft.ids_BN.shape[1]
+    return verify_drawn_chain(
+        draft.ids_BN,
+        draft.probabilities_BNV,
+        target_BPV,
+        target_BPV.new_tensor([row.uniforms(slots, "accept") for row in rows]),
+        target_BPV.new_tensor([row.uniforms(1) for row in rows])[:, 0],
+    )
 
 
 def choose(logits_BPV: Tensor, rows: Sequence[Row], draft: ChainDraft | TreeDraft) -> Tensor:

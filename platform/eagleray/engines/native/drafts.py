@@ -4,12 +4,12 @@ Shapes: B rows, K slots of a chain, N draft nodes (the slots of a chain), P = N 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from eagleray.drafters.base import NO_DRAFT
+from eagleray.drafters.base import NO_DRAFT, DrawnDraft
 from eagleray.speculation.trees import TokenTree, TreeVerdict, depths, verify_tree
 from eagleray.speculation.verification import ChainVerdict, verify_chain
 
@@ -46,6 +46,21 @@ class ChainDraft:
     def verify(self, target_BP: Tensor) -> ChainVerdict:
         """Compare with what the target says at each position."""
         return verify_chain(self.ids_BN, target_BP)
+
+
+@dataclass(frozen=True)
+class DrawnChain(ChainDraft):
+    """A chain whose tokens were drawn."""
+
+    probabilities_BNV: Tensor = field(kw_only=True)
+    """What each was drawn from."""
+
+    @classmethod
+    def up_to(cls, drawn: DrawnDraft, limits: Sequence[int]) -> "DrawnChain":
+        """Judge each row up to its limit."""
+        deepest = max(limits)
+        shares_BNV = drawn.probabilities_BKV[:, :deepest]
+        return cls(drawn.ids_BK[:, :deepest], list(limits), probabilities_BNV=shares_BNV)
 
 
 @dataclass(frozen=True)

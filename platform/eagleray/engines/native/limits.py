@@ -72,8 +72,15 @@ class Limits(RequestLimits):
         """Refuse a drafter that does not fit.
 
         Raises:
-            EngineError: It cannot draft that deep, or taps layers that the target does not have.
+            EngineError: It cannot draft that deep or draw its drafts, or taps layers that the target does not
+                have.
         """
+        if draft.drawn and draft.tree is not None:
+            raise EngineError("Drafts are to be drawn, but trees are not. Leave out one of drawn and tree.")
+        if draft.drawn and not draft.source.can_draw:
+            raise EngineError(
+                "Drafts are to be drawn, but this drafter has no distribution to draw from. Leave out drawn."
+            )
         self.check_layers(draft.source.tapped_layers)
         if not 1 <= draft.depth <= (draft.source.max_depth or draft.depth):
             raise EngineError(

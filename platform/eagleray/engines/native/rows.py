@@ -7,6 +7,7 @@ neither ids nor counts. No tensors here except captured features, which are only
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +24,9 @@ from eagleray.engines.native.prefixes import block_keys
 from eagleray.speculation.acceptance import Cycle
 from eagleray.speculation.config import SamplingConfig
 from eagleray.speculation.sampling import Uniforms
+
+Use = Literal["choose", "draft", "accept"]
+"""What a random number decides: the target's token, a drafted one, or whether that is accepted."""
 
 
 class Row:
@@ -51,7 +55,11 @@ class Row:
         self.scores: list[TokenScore] = []
         self.stop_ids = stop_ids
         self._text = text
-        self._uniforms = Uniforms(request.seed)
+        self._uniforms: dict[Use, Uniforms] = {
+            "choose": Uniforms(request.seed),
+            "draft": Uniforms(f"{request.seed} draft"),
+            "accept": Uniforms(f"{request.seed} accept"),
+        }
         self._cycles: list[Cycle] = []
         self._captured: list[tuple[Tensor, Tensor]] = []
 
@@ -90,9 +98,13 @@ class Row:
         """Counts of the last verification."""
         return self._cycles[-1]
 
-    def uniforms(self, count: int) -> list[float]:
-        """The random numbers of the next `count` places of the answer."""
-        return self._uniforms.span(len(self.answer_ids), count)
+    def uniforms(self, count: int, use: Use = "choose") -> list[float]:
+        """The random numbers of the next `count` places of the answer.
+
+        Each place has one for each use. A place may be drafted again after a refusal, with the same numbers:
+        nothing that was committed depends on what they were used for behind it.
+        """
+        return self._uniforms[use].span(len(self.answer_ids), count)
 
     def start(self, first_id: int) -> None:
         """Commit the token that prefill yields; it belongs to no cycle."""

@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eagleray.drafters.base import DraftSession, DraftSource
+from eagleray.drafters.base import DraftSession, DraftSource, DrawnDraft
 from eagleray.engines.base import DraftSetting
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.native.engine import NativeEngine
-from eagleray.speculation.config import GREEDY, SamplingConfig
-from eagleray.speculation.sampling import probabilities
+from eagleray.errors import EngineError
+from eagleray.speculation.config import GREEDY, SamplingConfig, TreeSetting
+from eagleray.speculation.sampling import draw, probabilities
 from eagleray.targets.decoder import TargetDecoder
 
 PROMPT_LENGTHS = [5, 1, 9, 3, 12, 7, 2, 20]
@@ -135,17 +136,42 @@ class Constant(DraftSource, DraftSession):
     def move(self, source, destination): ...
 
 
-def test_drafted_answers_have_the_targets_distribution(make_engine, decoder, make_requests):
-    """The first two tokens after the one of prefill, of 1500 answers, against their exact joint distribution.
+class Drawing(Constant):
+    """Draws every slot from the same few tokens, some of which the target hardly says."""
 
-    The draft is the greedy continuation, right often enough to be accepted and refused many times.
-    """
+    can_draw = True
+
+    def __init__(self, shares):
+        super().__init__(list(shares))
+        self.shares_V = torch.zeros(300, dtype=torch.float64)
+        self.shares_V[list(shares)] = torch.tensor(list(shares.values()), dtype=torch.float64)
+
+    def draw(self, num_rows, depth, samplings, uniforms_BK):
+        shares_BKV = self.shares_V.expand(num_rows, depth, -1)
+        return DrawnDraft(draw(shares_BKV, uniforms_BK), shares_BKV)
+
+
+def likely_tokens(ids):
+    """A draft that is the greedy continuation: right often enough to be accepted and refused many times."""
+    return DraftSetting(source=Constant(ids), depth=2)
+
+
+def drawn_tokens(ids):
+    """A draft drawn from the same tokens and one that the target never says, in shares of its own."""
+    shares = {ids[0]: 0.5, ids[1]: 0.3, (ids[0] + 1) % 300: 0.2}
+    return DraftSetting(source=Drawing(shares), depth=2, drawn=True)
+
+
+@pytest.mark.parametrize("drafting", [likely_tokens, drawn_tokens])
+def test_drafted_answers_have_the_targets_distribution(make_engine, decoder, make_requests, drafting):
+    """The first two tokens after the one of prefill, of 1500 answers, against their exact joint
+    distribution."""
     sampling, draws = SamplingConfig(temperature=0.7, top_k=6), 1500
     (prompt,) = make_requests([6], 4)
     engine = make_engine(max_batch_size=64)
     first_id, *likeliest = engine.generate([prompt]).generations[0].answer_ids
     requests = [replace(prompt, request_id=str(seed), sampling=sampling, seed=seed) for seed in range(draws)]
-    run = engine.generate(requests, draft=DraftSetting(source=Constant(likeliest), depth=2))
+    run = engine.generate(requests, draft=drafting(likeliest))
     answers = [one for one in run.generations if one.answer_ids[0] == first_id]
     counts = Counter(one.answer_ids[1:3] for one in answers)
 
@@ -167,3 +193,22 @@ def test_drafted_answers_have_the_targets_distribution(make_engine, decoder, mak
     assert statistic < limit
     accepted = Counter(one.cycles[0].accepted for one in answers)
     assert min(accepted[0], accepted[1] + accepted[2]) > 0.1 * len(answers)
+
+
+def test_greedy_requests_beside_drawn_drafts_are_as_without(exact_engine, requests, plain):
+    draft = DraftSetting(source=Drawing({3: 0.4, 250: 0.6}), depth=3, drawn=True)
+    run = exact_engine(max_batch_size=8).generate(requests, draft=draft)
+    again = exact_engine(max_batch_size=3).generate(requests, draft=draft)
+    assert ids_of(run) == ids_of(again)
+    for request, one, expected in zip(requests, run.generations, plain, strict=True):
+        assert len(one.answer_ids) == len(expected.answer_ids)
+        if request.sampling.greedy:
+            assert one.answer_ids == expected.answer_ids
+
+
+def test_drafts_that_cannot_be_drawn_are_refused(make_engine):
+    with pytest.raises(EngineError, match="no distribution"):
+        make_engine().open_stream(draft=DraftSetting(source=Constant([1]), depth=1, drawn=True))
+    tree = DraftSetting(source=Drawing({1: 1.0}), depth=1, drawn=True, tree=TreeSetting())
+    with pytest.raises(EngineError, match="trees"):
+        make_engine().open_stream(draft=tree)

@@ -31,6 +31,7 @@ class ChainLayer(nn.Module):
 class ChainDrafter(HeadedDrafter):
     """A drafter with such a layer; it drafts through `ChainSession`."""
 
+    can_draw = True
     dimensions: Dimensions
     rotary: Rotary
 

@@ -5,18 +5,21 @@ take one step together (1 in a chain), D target width, E width that attention re
 H heads, d width of a head.
 """
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from eagleray.drafters.base import Committed, DraftSession
+from eagleray.drafters.base import Committed, DraftSession, DrawnDraft
+from eagleray.drafters.blocks.chain.branches import Branches
 from eagleray.drafters.blocks.chain.config import MAX_DEPTH
-from eagleray.drafters.blocks.chain.tree import Branches, GrowingTree
+from eagleray.drafters.blocks.drawer import Drawer
+from eagleray.drafters.blocks.growing import GrowingTree
 from eagleray.drafters.blocks.kv_cache import DraftCache, Visible
 from eagleray.drafters.blocks.layers import Angles
 from eagleray.drafters.blocks.observed import Observed
-from eagleray.speculation.config import TreeSetting
+from eagleray.speculation.config import SamplingConfig, TreeSetting
 from eagleray.speculation.trees import TokenTree
 
 if TYPE_CHECKING:
@@ -51,17 +54,33 @@ class ChainSession(DraftSession):
 
     @torch.inference_mode()
     def draft(self, num_rows: int, depth: int) -> Tensor:
-        """Greedy chain; steps after the first feed back the drafter's own state and token."""
+        """Greedy chain."""
+        return self._chain(num_rows, depth, lambda logits_R1U: logits_R1U.argmax(-1))
+
+    @torch.inference_mode()
+    def draw(
+        self, num_rows: int, depth: int, samplings: Sequence[SamplingConfig], uniforms_RK: Tensor
+    ) -> DrawnDraft:
+        """Drawn chain; every token depends on the ones drawn before it."""
+        drawer = Drawer(samplings, uniforms_RK)
+        return drawer.draft(self._chain(num_rows, depth, drawer), self.drafter)
+
+    def _chain(self, num_rows: int, depth: int, pick: Callable[[Tensor], Tensor]) -> Tensor:
+        """Target ids [R, depth]; steps after the first feed back the drafter's own state and token.
+
+        Args:
+            pick: From the logits [R, 1, U] of a step to its draft ids [R, 1].
+        """
         lengths = self.lengths[:num_rows]
         self.cache.reserve(lengths, scratch=depth)
         newest_R1 = self._newest(num_rows)
         logits_R1U, state_R1D = self._start(num_rows)
-        drafted = [self.drafter.to_target_ids(logits_R1U.argmax(-1))]
+        drafted = [self.drafter.to_target_ids(pick(logits_R1U))]
         for step in range(1, depth):
             places_R1 = newest_R1 + step
             visible = Visible.first([length + step for length in lengths], places_R1.device)
             logits_R1U, state_R1D = self._go_on(drafted[-1], state_R1D, places_R1, places_R1, visible)
-            drafted.append(self.drafter.to_target_ids(logits_R1U.argmax(-1)))
+            drafted.append(self.drafter.to_target_ids(pick(logits_R1U)))
         return torch.cat(drafted, 1)
 
     @torch.inference_mode()

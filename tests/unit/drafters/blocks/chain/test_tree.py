@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from eagleray.drafters.base import TrainingBatch
+from eagleray.drafters.blocks.chain.branches import Branches
 from eagleray.drafters.blocks.chain.drafter import ChainDrafter
-from eagleray.drafters.blocks.chain.tree import Branches, GrowingTree
 from eagleray.drafters.blocks.chain.unroll import unroll
+from eagleray.drafters.blocks.growing import GrowingTree
 from eagleray.drafters.blocks.query_rows import QueryRows
 from eagleray.drafters.catalog import build_drafter
 from eagleray.drafters.config import DrafterConfig
