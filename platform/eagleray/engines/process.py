@@ -98,6 +98,19 @@ class ServerProcess:
                 f"{self._name} did not answer a request ({error}); {state}.{self._log_end()}"
             ) from None
 
+    def get(self, path: str) -> str:
+        """Read a page.
+
+        Raises:
+            EngineError: The server does not give it.
+        """
+        try:
+            with urllib.request.urlopen(f"{self.url}{path}", timeout=self._request_timeout_s) as response:
+                text: str = response.read().decode(errors="replace")
+                return text
+        except OSError as error:
+            raise EngineError(f"{self._name} did not give {path} ({error}).{self._log_end()}") from None
+
     def stop(self) -> None:
         """End the server and every process it started; the second call does nothing."""
         group = self._group()

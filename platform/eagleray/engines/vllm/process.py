@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from eagleray.engines.counters import SpeculationCounters
 from eagleray.engines.process import ServerProcess, free_port
 from eagleray.engines.served import MODEL_NAME, Completion, ServedDrafter
 from eagleray.engines.vllm.command import PromptLookup, server_command, server_environment
@@ -48,6 +49,14 @@ class VllmServer(ServerProcess):
     def max_concurrency(self) -> int:
         """Requests that it answers together."""
         return self.config.max_concurrency
+
+    def counters(self) -> SpeculationCounters:
+        """What was drafted and accepted so far, in all requests.
+
+        Raises:
+            EngineError: The server does not speculate, or is gone.
+        """
+        return SpeculationCounters.read(self.get("/metrics"))
 
     def complete(self, prompt_ids: Sequence[int], max_new_tokens: int) -> Completion:
         """Answer one prompt greedily; several threads may ask at once.

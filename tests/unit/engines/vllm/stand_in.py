@@ -8,6 +8,10 @@ import sys
 
 arguments = dict(word.lstrip("-").partition("=")[::2] for word in sys.argv[2:] if "=" in word)
 mode = os.environ["STAND_IN_MODE"]
+METRICS = """vllm:spec_decode_num_drafts_total{engine="0"} 3.0
+vllm:spec_decode_num_draft_tokens_total{engine="0"} 9.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0"} 5.0
+"""
 print("loading the model", flush=True)
 if mode == "fails":
     sys.exit("no such flag")
@@ -17,7 +21,7 @@ print(f"child {child.pid}", flush=True)
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.answer(200, {})
+        self.send(200, METRICS.encode() if self.path == "/metrics" else b"{}")
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -35,7 +39,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.answer(200, answer if mode != "is strange" else {"choices": []})
 
     def answer(self, status: int, content: object) -> None:
-        text = json.dumps(content).encode()
+        self.send(status, json.dumps(content).encode())
+
+    def send(self, status: int, text: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()

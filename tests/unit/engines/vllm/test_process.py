@@ -53,6 +53,14 @@ def test_an_answer_comes_with_its_cycles_and_stopping_ends_every_process(start: 
     server.stop()
 
 
+def test_counters_tell_what_answers_may_not(start: Start) -> None:
+    with start() as server:
+        counters = server.counters()
+    assert (counters.drafts, counters.drafted, counters.accepted) == (3, 9, 5)
+    with pytest.raises(EngineError, match="did not give /metrics"):
+        server.counters()
+
+
 def test_without_a_drafter_there_are_no_cycles(start: Start) -> None:
     with start("tells nothing") as server:
         assert server.complete([40], 6).cycles == ()
