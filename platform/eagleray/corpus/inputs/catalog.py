@@ -1,7 +1,7 @@
 """Every container and row form that prompt files may have."""
 
 from eagleray.corpus.inputs.base import Container, Row, RowError, RowForm
-from eagleray.corpus.inputs.benchmark_rows import BenchmarkRows
+from eagleray.corpus.inputs.benchmark_rows import BenchmarkRows, FunctionRows, QuestionRows
 from eagleray.corpus.inputs.chat_rows import ChatRows
 from eagleray.corpus.inputs.json_array import JsonArray
 from eagleray.corpus.inputs.json_lines import JsonLines
@@ -13,7 +13,14 @@ from eagleray.errors import DataError
 
 CONTAINERS: tuple[Container, ...] = (JsonLines(), JsonArray(), Parquet())
 
-FORMS: tuple[RowForm, ...] = (ServingLogs(), ChatRows(), PlainRows(), BenchmarkRows())
+FORMS: tuple[RowForm, ...] = (
+    ServingLogs(),
+    ChatRows(),
+    FunctionRows(),
+    PlainRows(),
+    QuestionRows(),
+    BenchmarkRows(),
+)
 """In the order in which they may claim a row."""
 
 
