@@ -3,6 +3,7 @@
 from abc import abstractmethod
 
 from eagleray.settings import Settings
+from eagleray.targets.geometry import TargetGeometry
 
 
 class DrafterConfig(Settings):
@@ -14,6 +15,10 @@ class DrafterConfig(Settings):
     @abstractmethod
     def tapped_layers(self, num_layers: int) -> tuple[int, ...]:
         """Layers of a target of `num_layers` layers whose outputs the drafter reads, 0-based."""
+
+    @abstractmethod
+    def num_parameters(self, geometry: TargetGeometry) -> int:
+        """Trainable parameters of a drafter for this target."""
 
     @property
     @abstractmethod

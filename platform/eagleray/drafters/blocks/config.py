@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from eagleray.drafters.config import DrafterConfig
+from eagleray.targets.geometry import TargetGeometry
 
 
 class HeadedConfig(DrafterConfig):
@@ -10,6 +11,10 @@ class HeadedConfig(DrafterConfig):
 
     draft_vocab_size: int | None = Field(default=None, gt=0)
     """Target ids the drafter can propose: those that occur most as supervised tokens. None: all."""
+
+    def drafted_ids(self, geometry: TargetGeometry) -> int:
+        """How many ids there are to propose."""
+        return min(self.draft_vocab_size or geometry.vocab_size, geometry.vocab_size)
 
 
 class LayerShape(HeadedConfig):
@@ -26,6 +31,28 @@ class LayerShape(HeadedConfig):
 
     head_dim: int | None = Field(default=None, gt=0, multiple_of=2)
     """Width of one head. None: the target's."""
+
+    def inner_width(self, geometry: TargetGeometry) -> int:
+        """Width of the MLP."""
+        return self.intermediate_size or geometry.intermediate_size
+
+    def query_width(self, geometry: TargetGeometry) -> int:
+        """Width of all query heads together."""
+        return (self.num_heads or geometry.num_heads) * (self.head_dim or geometry.head_dim)
+
+    def kv_width(self, geometry: TargetGeometry) -> int:
+        """Width of all key heads together, and of all value heads."""
+        return (self.num_kv_heads or geometry.num_kv_heads) * (self.head_dim or geometry.head_dim)
+
+    def layer_matrices(self, geometry: TargetGeometry, input_widths: int = 1) -> int:
+        """Entries of a layer's matrices.
+
+        Args:
+            input_widths: Width of what attention is made from, in widths of the target.
+        """
+        width, queries, keys = geometry.hidden_size, self.query_width(geometry), self.kv_width(geometry)
+        attention = input_widths * width * (queries + 2 * keys) + queries * width
+        return attention + 3 * width * self.inner_width(geometry)
 
 
 class FusedLayers(HeadedConfig):

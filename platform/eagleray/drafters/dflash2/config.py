@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from eagleray.drafters.blocks.masked_block.config import MaskedBlockConfig
+from eagleray.targets.geometry import TargetGeometry
 
 
 class DFlash2Config(MaskedBlockConfig):
@@ -35,3 +36,15 @@ class DFlash2Config(MaskedBlockConfig):
 
     selector_weight: float = Field(default=1.0, ge=0)
     """What the selector's cross-entropy weighs beside that of the slots. No published value is known."""
+
+    def num_parameters(self, geometry: TargetGeometry) -> int:
+        """Those of the network, two convolutions in each layer, and the selector."""
+        width = geometry.hidden_size
+        shared = width // self.conv_group_size
+        convolution = 2 * self.conv_kernel_size * width * (1 + shared)
+        selector = self.selector_rank * (2 * geometry.vocab_size + width)
+        return super().num_parameters(geometry) + 2 * self.num_layers * convolution + selector
+
+    def extra_row_width(self, geometry: TargetGeometry) -> int:
+        """Kernels, shifted rows and their products of both convolutions."""
+        return (9 * self.conv_kernel_size + 2) * geometry.hidden_size

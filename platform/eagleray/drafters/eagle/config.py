@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from eagleray.drafters.blocks.chain.config import ChainConfig
+from eagleray.targets.geometry import TargetGeometry
 
 
 class EagleConfig(ChainConfig):
@@ -42,3 +43,9 @@ class EagleConfig(ChainConfig):
     def tapped_layers(self, num_layers: int) -> tuple[int, ...]:
         """None: the state after the final norm is all that it reads."""
         return ()
+
+    def num_parameters(self, geometry: TargetGeometry) -> int:
+        """Mixing of token and feature, and one layer with one norm."""
+        width = geometry.hidden_size
+        mixing = 2 * width * width + (width if self.fc_bias else 0)
+        return mixing + self.layer_matrices(geometry) + width

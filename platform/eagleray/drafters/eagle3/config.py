@@ -6,6 +6,7 @@ from pydantic import Field
 
 from eagleray.drafters.blocks.chain.config import ChainConfig
 from eagleray.drafters.blocks.config import FusedLayers
+from eagleray.targets.geometry import TargetGeometry
 
 
 class Eagle3Config(ChainConfig, FusedLayers):
@@ -36,3 +37,11 @@ class Eagle3Config(ChainConfig, FusedLayers):
 
     train_head: bool = True
     """Train the drafter's own output matrix; False keeps the target's rows."""
+
+    def num_parameters(self, geometry: TargetGeometry) -> int:
+        """Fusion, one layer that reads token and state side by side, its norms, and the output matrix."""
+        width, taps = geometry.hidden_size, len(self.tapped_layers(geometry.num_layers))
+        feature_norms = 0 if self.feature_norm == "none" else taps * width
+        head = self.drafted_ids(geometry) * width if self.train_head else 0
+        layer = self.layer_matrices(geometry, input_widths=2) + 4 * width
+        return taps * width * width + feature_norms + layer + head

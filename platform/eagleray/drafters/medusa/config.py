@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from eagleray.drafters.blocks.config import HeadedConfig
+from eagleray.targets.geometry import TargetGeometry
 
 
 class MedusaConfig(HeadedConfig):
@@ -47,3 +48,10 @@ class MedusaConfig(HeadedConfig):
     def max_depth(self) -> int:
         """One token a head."""
         return self.num_heads
+
+    def num_parameters(self, geometry: TargetGeometry) -> int:
+        """Blocks of all heads, and the copies of the output matrix."""
+        width = geometry.hidden_size
+        copies = {"target": 0, "shared": 1, "own": self.num_heads}[self.output]
+        blocks = self.num_heads * self.num_blocks * (width * width + width)
+        return blocks + copies * self.drafted_ids(geometry) * width

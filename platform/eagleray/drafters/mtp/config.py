@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from eagleray.drafters.blocks.chain.config import ChainConfig
+from eagleray.targets.geometry import TargetGeometry
 
 
 class MTPConfig(ChainConfig):
@@ -32,3 +33,9 @@ class MTPConfig(ChainConfig):
     def tapped_layers(self, num_layers: int) -> tuple[int, ...]:
         """None: the state after the final norm is all that it reads."""
         return ()
+
+    def num_parameters(self, geometry: TargetGeometry) -> int:
+        """Mixing of state and token, one layer with biases of queries, keys and values, and five norms."""
+        width = geometry.hidden_size
+        biases = self.query_width(geometry) + 2 * self.kv_width(geometry)
+        return 2 * width * width + self.layer_matrices(geometry) + biases + 5 * width

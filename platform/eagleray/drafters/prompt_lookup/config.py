@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from eagleray.drafters.config import DrafterConfig
+from eagleray.targets.geometry import TargetGeometry
 
 
 class PromptLookupConfig(DrafterConfig):
@@ -35,3 +36,7 @@ class PromptLookupConfig(DrafterConfig):
     def tapped_layers(self, num_layers: int) -> tuple[int, ...]:
         """It reads no features."""
         return ()
+
+    def num_parameters(self, geometry: TargetGeometry) -> int:
+        """It has none."""
+        return 0

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from eagleray.drafters.blocks.config import FusedLayers, LayerShape
+from eagleray.targets.geometry import TargetGeometry
 
 LayerType = Literal["full_attention", "sliding_attention"]
 
@@ -82,6 +83,17 @@ class MaskedBlockConfig(LayerShape, FusedLayers):
     def max_depth(self) -> int:
         """Every slot but the anchor's."""
         return self.block_size - 1
+
+    def num_parameters(self, geometry: TargetGeometry) -> int:
+        """Fusion, layers with their norms, and the norms of injected and of final states."""
+        width, taps = geometry.hidden_size, len(self.tapped_layers(geometry.num_layers))
+        head_norms = 2 * (self.head_dim or geometry.head_dim)
+        layer = self.layer_matrices(geometry) + 2 * width + head_norms
+        return taps * width * width + self.num_layers * layer + 2 * width
+
+    def extra_row_width(self, geometry: TargetGeometry) -> int:
+        """Numbers that a layer keeps of a slot for the backward pass, besides those of every such layer."""
+        return 0
 
     def reach(self, layer: int) -> Reach:
         """What a slot of layer `layer` attends to."""
