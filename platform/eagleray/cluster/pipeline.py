@@ -144,7 +144,11 @@ def _train_stage(run: RunContext, label: str) -> Stage:
 
     def inputs() -> dict[str, Any]:
         manifest = read_complete_manifest(run.dataset)
-        return {"dataset": manifest.content_hash(), **section.what_is_learned()}
+        return {
+            "dataset": manifest.content_hash(),
+            "start": section.training.start.model_dump(mode="json"),
+            **section.what_is_learned(),
+        }
 
     return Stage(
         name=train_stage_name(label),

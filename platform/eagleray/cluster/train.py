@@ -18,8 +18,6 @@ import torch.distributed as dist
 from ray.exceptions import RayTaskError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from eagleray.cluster.attempts import ray_folder, run_attempts
 from eagleray.cluster.context import RunContext
@@ -49,12 +47,12 @@ from eagleray.targets.feature_store import FeatureStore, feature_dtype
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.heads import FrozenHeads, load_heads
 from eagleray.targets.loading import resolve_target
+from eagleray.training.backends.catalog import open_backend
 from eagleray.training.checkpoint import CheckpointFolder
 from eagleray.training.config import TrainingConfig
-from eagleray.training.exchanges import announce_exchanges
 from eagleray.training.features import ColocatedFeatures, FeatureSource, StoredFeatures
 from eagleray.training.held_out import keep_out, replay_depth
-from eagleray.training.loop import TrainingJob, load_best, train
+from eagleray.training.loop import TrainingJob, best_weights, train
 from eagleray.training.metrics_log import MetricsLog, thin_out
 from eagleray.training.parity_gate import GateOutcome, check_parity, gate_samples
 from eagleray.training.preflight import check_samples
@@ -62,6 +60,7 @@ from eagleray.training.recompute import recompute_activations
 from eagleray.training.rows import training_rows
 from eagleray.training.state import TrainingState
 from eagleray.training.vocabulary import supervised_counts
+from eagleray.training.warm_start import TRAINING_LOSS, load_warm_start
 from eagleray.watchdog.heartbeat import Heartbeat
 
 START_FAILURES = 3
@@ -136,24 +135,18 @@ def train_rank(work: TrainWork, heartbeat: Heartbeat) -> None:
     )
     samples, held_out = keep_out(samples, work.training.replay_samples)
     torch.manual_seed(work.training.seed)
-    drafter = build_trainable_drafter(
-        work.drafter, heads, supervised_counts(samples, heads.geometry.vocab_size)
-    )
+    counts_V = supervised_counts(samples, heads.geometry.vocab_size)
+    drafter = build_trainable_drafter(work.drafter, heads, counts_V)
+    start = work.training.start
+    vocab_size = heads.geometry.vocab_size
+    warm = load_warm_start(drafter, start, vocab_size) if start.how == "warm_start" else None
     drafter.to(device)
     if work.training.recompute_activations:
         recompute_activations(drafter)
-    context = ray.train.get_context()
-    first = context.get_world_rank() == 0
-    module: nn.Module = drafter
-    if context.get_world_size() > 1:
-        # Buffers are constants, equal on all ranks. Sending them in every forward would be an exchange in
-        # which a rank waits for its peers before anyone can tell that it waits.
-        module = DistributedDataParallel(drafter, broadcast_buffers=False)
-        announce_exchanges(module, heartbeat)
+    first = ray.train.get_context().get_world_rank() == 0
     job = TrainingJob(
         config=work.training,
-        drafter=drafter,
-        module=module,
+        backend=open_backend(drafter, work.training, heartbeat),
         rows=training_rows(samples, work.training),
         held_out=held_out,
         source=source,
@@ -161,6 +154,7 @@ def train_rank(work: TrainWork, heartbeat: Heartbeat) -> None:
         reporter=RayReporter(MetricsLog(work.run / METRICS) if first else None),
         fingerprint=work.fingerprint,
         heartbeat=heartbeat,
+        warm_start=warm,
     )
     state = train(job)
     heartbeat.enter("checkpoint")
@@ -168,12 +162,14 @@ def train_rank(work: TrainWork, heartbeat: Heartbeat) -> None:
     if dist.is_initialized():
         dist.all_reduce(peak, op=dist.ReduceOp.MAX)
     if first:
-        load_best(job, state)
         replayed = describe_replay(job, state)
-        export_drafter(drafter, work.export, {**work.profile, "replay": replayed})
+        best = build_trainable_drafter(work.drafter, heads, counts_V)
+        best.load_state_dict(best_weights(job, state))
+        profile = {**work.profile, "replay": replayed, TRAINING_LOSS: state.loss_average}
+        export_drafter(best, work.export, profile)
         facts = {
             "peak_rss_bytes": int(peak.item()),
-            "num_parameters": drafter.num_parameters(),
+            "num_parameters": best.num_parameters(),
             "replay": replayed,
             "micro_batch_size": work.training.micro_batch_size,
             "recompute_activations": work.training.recompute_activations,
@@ -189,7 +185,7 @@ def describe_replay(job: TrainingJob, state: TrainingState) -> dict[str, Any] | 
         "step": state.best_step,
         "tau": state.best_replay_tau,
         "tau_definition": DEFINITION,
-        "depth": replay_depth(job.drafter, job.config),
+        "depth": replay_depth(job.backend.drafter, job.config),
         "samples": len(job.held_out),
     }
 
@@ -276,6 +272,9 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
             ]
         ),
     )
+    if section.training.start.how == "resume":
+        adopted = CheckpointFolder(folder, section.training.keep_checkpoints)
+        adopted.adopt(section.training.start.checkpoints)
     passed = gate(work, kept)
     with ProgressWatch(MetricsLog(folder / METRICS), f"train {label}", run.listener):
         run_attempts(

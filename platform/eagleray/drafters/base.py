@@ -49,11 +49,11 @@ class TrainingBatch:
     """Drives every random choice of the step (anchors, noise), so that a resumed step repeats exactly."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepTerms:
+class StepTerms(NamedTuple):
     """A training step's loss as a sum and its weight, so that any split of a batch adds up.
 
     The loss of an optimiser step is sum(loss_sum) / sum(weight_sum) over micro-batches and ranks.
+    A tuple, because sharding wrappers look for the tensors of an output in tuples, not in dataclasses.
     """
 
     loss_sum: Tensor

@@ -31,6 +31,20 @@ TrainedDrafterConfig = Annotated[
 ]
 UntrainedDrafterConfig = PromptLookupConfig
 
+NOT_LEARNED = {
+    "start",
+    "watchdog",
+    "backend",
+    "zero",
+    "workers",
+    "micro_batch_size",
+    "recompute_activations",
+    "cache_features",
+    "keep_checkpoints",
+    "checkpoint_every_steps",
+}
+"""Training settings that a run may change on its way: they change no step, rounding aside."""
+
 
 class RunConfig(Settings):
     """Where a run keeps everything it makes."""
@@ -49,8 +63,9 @@ class DrafterSection(Settings):
     training: TrainingConfig
 
     def what_is_learned(self) -> dict[str, Any]:
-        """All that weights depend on: how a run is watched is left out."""
-        return self.model_dump(mode="json", exclude={"training": {"watchdog"}})
+        """What a checkpoint belongs to: all that a step learns from, and nothing of how a run is watched,
+        how its steps are shared out, and what it began from."""
+        return self.model_dump(mode="json", exclude={"training": NOT_LEARNED})
 
 
 class PipelineRecipe(Settings):

@@ -19,7 +19,7 @@ from eagleray.training.config import TrainingConfig
 from eagleray.training.features import FeatureSource
 from eagleray.training.optimizer import DrafterOptimizer
 from eagleray.training.rows import training_rows
-from eagleray.training.schedule import cosine_with_warmup
+from eagleray.training.schedule import rate_factor
 from eagleray.training.totals import add_up, normalise_gradients
 
 GRAIN = 10_000
@@ -103,14 +103,14 @@ class BudgetedTraining:
         """Everything that going on from here needs, for `torch.save`."""
         return {
             "drafter": self._drafter.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": self._optimizer.state(),
             "counts": (self._step, self._tokens, self._spent_s, self._loss),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state of the same drafter, samples and settings."""
         self._drafter.load_state_dict(state["drafter"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        self._optimizer.load_state(state["optimizer"])
         self._step, self._tokens, self._spent_s, self._loss = state["counts"]
 
     def _take_step(self) -> None:
@@ -126,6 +126,6 @@ class BudgetedTraining:
         totals = add_up(terms, 0, stop_requested=False)
         normalise_gradients(self._drafter, totals.weight_sum, self._config.grad_clip)
         spent = int(GRAIN * self._spent_s / self._budget_s)
-        self._optimizer.step(cosine_with_warmup(spent, GRAIN, self._config.warmup_ratio))
+        self._optimizer.step(rate_factor(spent, GRAIN, self._config))
         self._loss = totals.loss
         self._step += 1

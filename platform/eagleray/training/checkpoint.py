@@ -1,8 +1,9 @@
 """Checkpoints that are whole or are not used.
 
 A checkpoint is written into a folder aside, its marker last, with the hash of every file, and the
-folder is renamed into place. Whoever resumes takes the newest whose files agree with the marker;
-others are named in a warning and passed over. If checkpoints exist and none is whole, that is an
+folder is renamed into place. Tensors are whole and by name, whatever backend and number of ranks held
+them, and all files are safetensors or JSON. Whoever resumes takes the newest whose files agree with the
+marker; others are named in a warning and passed over. If checkpoints exist and none is whole, that is an
 error: a run that silently starts again from nothing is the dearest kind of failure.
 """
 
@@ -13,20 +14,23 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from eagleray.errors import ArtifactError
+from eagleray.errors import ArtifactError, ConfigError
 from eagleray.files import flush
+from eagleray.training.optimizer import OptimizerState
 from eagleray.training.state import TrainingState
 
 WEIGHTS = "drafter.safetensors"
-OPTIMIZER = "optimizer.pt"
+OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 MARKER = "complete.json"
+RNG = "rng"
+SEPARATOR = ":"
+"""Between the name of a parameter and that of its state; names of parameters have none."""
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +40,7 @@ class Checkpoint:
     """All that a run needs to go on as if it had not stopped."""
 
     weights: dict[str, Tensor]
-    optimizer: list[dict[str, Any]]
+    optimizer: OptimizerState
     rng: Tensor
     """State of torch's generator on the CPU."""
     state: TrainingState
@@ -54,19 +58,25 @@ class CheckpointFolder:
         self._keep = keep
 
     def save(self, checkpoint: Checkpoint) -> Path:
-        """Publish a checkpoint and return its folder."""
+        """Publish a checkpoint and return its folder.
+
+        Raises:
+            ArtifactError: It could not be written (the disk is full, say). Those before it are untouched.
+        """
         folder = self.of_step(checkpoint.state.step)
         aside = self.root / f".{folder.name}.{os.getpid()}"
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.weights.items()}
-        save_file(weights, aside / WEIGHTS)
-        torch.save({"optimizer": checkpoint.optimizer, "rng": checkpoint.rng}, aside / OPTIMIZER)
-        (aside / STATE).write_text(checkpoint.state.model_dump_json())
-        hashes = {name: _sha256(aside / name) for name in (WEIGHTS, OPTIMIZER, STATE)}
-        (aside / MARKER).write_text(json.dumps({"sha256": hashes}))
-        for name in (*hashes, MARKER):
-            flush(aside / name)
+        for unfinished in self.root.glob(".step-*"):
+            shutil.rmtree(unfinished)
+        try:
+            aside.mkdir(parents=True)
+            _write(checkpoint, aside)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise ArtifactError(
+                f"Checkpoint {folder} could not be written: {error}. The disk has "
+                f"{shutil.disk_usage(self.root).free / 2**30:.2f} GiB free. Make room there, or lower "
+                "training.keep_checkpoints; the same command then goes on from the newest whole checkpoint."
+            ) from error
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(aside, folder)
         flush(self.root)
@@ -101,6 +111,32 @@ class CheckpointFolder:
             )
         return None
 
+    def adopt(self, other: Path) -> None:
+        """Go on from the checkpoints of another run, where this one has none yet: copy the newest, and the
+        best if it knows one.
+
+        Raises:
+            ConfigError: There is none.
+            ArtifactError: None is whole.
+        """
+        if self.newest() is not None:
+            return
+        there = CheckpointFolder(other, self._keep)
+        newest = there.newest()
+        if newest is None:
+            raise ConfigError(
+                f"There is no checkpoint in {other} to resume from. Correct training.start.checkpoints, or "
+                "set training.start.how to fresh."
+            )
+        best_step = load_checkpoint(newest).state.best_step
+        wanted = [newest] if best_step is None else [there.of_step(best_step), newest]
+        for folder in wanted:
+            aside = self.root / f".{folder.name}.{os.getpid()}"
+            shutil.copytree(folder, aside)
+            # A start that is killed before the newest is here goes on from the best: the same steps again.
+            shutil.rmtree(self.root / folder.name, ignore_errors=True)
+            os.replace(aside, self.root / folder.name)
+
     def _folders(self) -> list[Path]:
         return sorted(self.root.glob("step-*")) if self.root.is_dir() else []
 
@@ -120,11 +156,16 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     """
     if defect := find_defect(folder):
         raise ArtifactError(f"Checkpoint {folder} cannot be used: {defect}. Resume from another one.")
-    stored = torch.load(folder / OPTIMIZER, weights_only=True)
+    stored = load_file(folder / OPTIMIZER)
+    rng = stored.pop(RNG)
+    optimizer: OptimizerState = {}
+    for name, tensor in stored.items():
+        parameter, _, key = name.partition(SEPARATOR)
+        optimizer.setdefault(parameter, {})[key] = tensor
     return Checkpoint(
         weights=load_file(folder / WEIGHTS),
-        optimizer=stored["optimizer"],
-        rng=stored["rng"],
+        optimizer=optimizer,
+        rng=rng,
         state=TrainingState.model_validate_json((folder / STATE).read_text()),
     )
 
@@ -143,6 +184,22 @@ def find_defect(folder: Path) -> str | None:
         if _sha256(folder / name) != expected:
             return f"{name} ({(folder / name).stat().st_size} bytes) does not match its hash in {MARKER}"
     return None
+
+
+def _write(checkpoint: Checkpoint, folder: Path) -> None:
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.weights.items()}
+    remembered = {
+        f"{name}{SEPARATOR}{key}": tensor.contiguous()
+        for name, state in checkpoint.optimizer.items()
+        for key, tensor in state.items()
+    }
+    save_file(weights, folder / WEIGHTS)
+    save_file({RNG: checkpoint.rng, **remembered}, folder / OPTIMIZER)
+    (folder / STATE).write_text(checkpoint.state.model_dump_json())
+    hashes = {name: _sha256(folder / name) for name in (WEIGHTS, OPTIMIZER, STATE)}
+    (folder / MARKER).write_text(json.dumps({"sha256": hashes}))
+    for name in (*hashes, MARKER):
+        flush(folder / name)
 
 
 def _sha256(path: Path) -> str:

@@ -1,6 +1,7 @@
 """How a drafter is trained."""
 
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,11 +13,60 @@ MIN_WINDOW = 8
 """Tokens of the shortest windows: a quarter of them is context, and a draft starts two tokens back."""
 
 
+class ZeroConfig(Settings):
+    """Settings of the backend `deepspeed`."""
+
+    stage: Literal[1, 2, 3] = 2
+    """What ranks share out: the optimiser's memory (1), gradients too (2), parameters too (3)."""
+
+    offload: bool = False
+    """Keep the optimiser and its memory on the host; saves 12 bytes a parameter of the device."""
+
+
+class FreshStart(Settings):
+    """Random weights."""
+
+    how: Literal["fresh"] = "fresh"
+    """This word."""
+
+
+class ResumedStart(Settings):
+    """Everything from another run's checkpoint: weights, moments, schedule, place in the data, random state.
+
+    What is learned from must be the same; workers, backend and micro-batches may differ.
+    """
+
+    how: Literal["resume"]
+    """This word."""
+
+    checkpoints: Path
+    """Folder of that run's training: the newest whole checkpoint there is taken."""
+
+
+class WarmStartConfig(Settings):
+    """Weights alone, from an exported drafter. Schedule, moments and place in the data begin anew."""
+
+    how: Literal["warm_start"]
+    """This word."""
+
+    drafter: Path
+    """Exported drafter folder."""
+
+    expected_loss: float | None = Field(default=None, gt=0)
+    """Loss that these weights have on data like this. None: the one in the drafter's profile."""
+
+
+StartConfig = Annotated[FreshStart | ResumedStart | WarmStartConfig, Field(discriminator="how")]
+
+
 class TrainingConfig(Settings):
     """The training section of a recipe."""
 
     epochs: int = Field(default=5, gt=0)
     """Passes over the dataset."""
+
+    start: StartConfig = FreshStart()
+    """What the first step begins from. A run that has checkpoints of its own goes on from those."""
 
     max_steps: int | None = Field(default=None, gt=0)
     """Stop after this many optimiser steps; the schedule ends there too. None: after `epochs`."""
@@ -50,8 +100,16 @@ class TrainingConfig(Settings):
     weight_decay: float = Field(default=0.0, ge=0)
     """Decoupled decay of matrices."""
 
+    schedule: Literal["cosine", "wsd", "constant"] = "cosine"
+    """The rate after its rise. `cosine` falls to zero over the rest of the run. `wsd` (warm-up,
+    stable, decay) stays at the peak and falls linearly over the last `decay_ratio`: its stable part can be
+    trained on without a new warm-up. `constant` stays."""
+
     warmup_ratio: float = Field(default=0.04, ge=0, lt=1)
-    """Share of all steps over which the rate rises linearly; a cosine to zero follows."""
+    """Share of all steps over which the rate rises linearly."""
+
+    decay_ratio: float = Field(default=0.2, ge=0, lt=1)
+    """Share of all steps over which `wsd` falls."""
 
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of the gradient over all parameters."""
@@ -71,6 +129,17 @@ class TrainingConfig(Settings):
 
     workers: int = Field(default=2, gt=0)
     """Training processes."""
+
+    backend: Literal["ddp", "fsdp", "deepspeed"] = "ddp"
+    """How workers share a drafter. `ddp`: each holds all of it. `fsdp`: each holds some rows of every
+    parameter, gradient and moment. `deepspeed`: as `zero` says, with AdamW. None changes what is learned."""
+
+    zero: ZeroConfig = ZeroConfig()
+    """Of the backend `deepspeed`."""
+
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Numbers of the drafter's matrix products. Weights, norms, gradients and moments stay float32: a step
+    of a norm's weight is smaller than bfloat16 can tell from none."""
 
     features: Literal["stored", "colocated"] = "stored"
     """Read features captured while distilling, or run the target inside each worker."""
@@ -110,6 +179,24 @@ class TrainingConfig(Settings):
             raise ValueError(
                 f"max_length is {self.max_length}; windows of a sample need at least {MIN_WINDOW} tokens, so "
                 "that some of them are context"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _schedule_fits(self) -> "TrainingConfig":
+        if self.schedule == "wsd" and self.warmup_ratio + self.decay_ratio > 1:
+            raise ValueError(
+                f"warmup_ratio {self.warmup_ratio} and decay_ratio {self.decay_ratio} take more than the run;"
+                " lower one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _optimizer_fits(self) -> "TrainingConfig":
+        if self.backend == "deepspeed" and self.optimizer == "muon":
+            raise ValueError(
+                "backend deepspeed flattens parameters, and muon needs their matrices; set optimizer to "
+                "adamw and learning_rate to about a fifth, or backend to fsdp"
             )
         return self
 

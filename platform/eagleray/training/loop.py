@@ -1,6 +1,5 @@
 """The training loop: it knows steps, gradients and checkpoints, and no drafter by name."""
 
-import contextlib
 import math
 import time
 from collections.abc import Sequence
@@ -10,22 +9,22 @@ from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from eagleray.corpus.sample import Sample
-from eagleray.drafters.base import StepTerms, TrainableDrafter
+from eagleray.drafters.base import StepTerms
 from eagleray.errors import ConfigError, NumericsError
+from eagleray.training.backends.base import Backend, Weights
 from eagleray.training.batches import BatchPlan
 from eagleray.training.checkpoint import Checkpoint, CheckpointFolder, load_checkpoint
 from eagleray.training.collate import collate
 from eagleray.training.config import TrainingConfig
 from eagleray.training.features import FeatureSource
 from eagleray.training.held_out import replay_tau
-from eagleray.training.optimizer import DrafterOptimizer
 from eagleray.training.rows import TrainingRow
-from eagleray.training.schedule import cosine_with_warmup
+from eagleray.training.schedule import rate_factor, warmup_steps
 from eagleray.training.state import TrainingState
-from eagleray.training.totals import StepTotals, add_up, normalise_gradients
+from eagleray.training.totals import StepTotals, add_up
+from eagleray.training.warm_start import WarmStart, announce_dip, check_first_loss
 from eagleray.watchdog.heartbeat import Heartbeat, NoHeartbeat
 
 
@@ -50,9 +49,8 @@ class TrainingJob:
     """Everything one rank needs to train."""
 
     config: TrainingConfig
-    drafter: TrainableDrafter
-    module: nn.Module
-    """The drafter, or a data-parallel wrapper of it."""
+    backend: Backend
+    """Holds the drafter, the same on every rank."""
     rows: Sequence[TrainingRow]
     held_out: Sequence[Sample]
     """Kept out of training, for replay tau; with none of them it is not measured."""
@@ -61,6 +59,8 @@ class TrainingJob:
     reporter: Reporter
     fingerprint: str
     """Of everything that must not change over a resume."""
+    warm_start: WarmStart | None = None
+    """What is known of the weights that the drafter begins with; None: they are random."""
     heartbeat: Heartbeat = field(default_factory=NoHeartbeat)
 
     def plan(self) -> BatchPlan:
@@ -77,26 +77,28 @@ def train(job: TrainingJob) -> TrainingState:
     """Run from the newest whole checkpoint, or from the drafter as it is, to the last step.
 
     Raises:
-        ConfigError: The checkpoint belongs to other settings or data.
+        ConfigError: The checkpoint belongs to other settings or data; a warm start is none.
         ArtifactError: There are checkpoints, but none is whole.
         NumericsError: A loss or gradient is not finite.
     """
     config, plan = job.config, job.plan()
     total_steps = plan.total_steps(config.epochs, config.max_steps)
-    optimizer = DrafterOptimizer(job.drafter, config)
-    state = resume(job, optimizer)
+    state = resume(job)
+    if job.warm_start is not None and state.step == 0:
+        announce_dip(warmup_steps(total_steps, config))
     stopping = False
     while state.step < total_steps and not stopping:
         started_s = time.perf_counter()
         totals = accumulate(job, plan, state.step)
+        if job.warm_start is not None and state.step == 0:
+            check_first_loss(totals.loss, job.warm_start)
         job.heartbeat.enter("optimizer")
-        grad_norm = normalise_gradients(job.drafter, totals.weight_sum, config.grad_clip)
+        factor = rate_factor(state.step, total_steps, config)
+        grad_norm = job.backend.update(totals.weight_sum, factor)
         if not math.isfinite(grad_norm):
             raise NumericsError(
                 f"Gradient norm of step {state.step} is {grad_norm}. Lower training.learning_rate."
             )
-        rate_factor = cosine_with_warmup(state.step, total_steps, config.warmup_ratio)
-        optimizer.step(rate_factor)
         state = state.after(supervised_tokens=totals.supervised_tokens, loss=totals.loss)
         job.heartbeat.stepped(state.step)
         step_s = time.perf_counter() - started_s
@@ -105,7 +107,8 @@ def train(job: TrainingJob) -> TrainingState:
         replayed: dict[str, float] = {}
         if job.held_out and (ended or state.step % config.replay_every_steps == 0):
             job.heartbeat.enter("evaluate")
-            tau = replay_tau(job.drafter, job.held_out, job.source, config)
+            with job.backend.whole() as drafter:
+                tau = replay_tau(drafter, job.held_out, job.source, config)
             replayed, state = {"replay_tau": tau}, state.judged(tau)
         job.reporter.report(
             {
@@ -114,7 +117,7 @@ def train(job: TrainingJob) -> TrainingState:
                 "epoch": state.step / plan.steps_per_epoch,
                 "loss": totals.loss,
                 "grad_norm": grad_norm,
-                "learning_rate": config.learning_rate * rate_factor,
+                "learning_rate": config.learning_rate * factor,
                 "supervised_tokens": state.supervised_tokens,
                 "step_s": step_s,
                 **replayed,
@@ -124,7 +127,7 @@ def train(job: TrainingJob) -> TrainingState:
         due = state.step % config.checkpoint_every_steps == 0 or state.step == state.best_step
         if due or ended or stopping:
             job.heartbeat.enter("checkpoint")
-            job.reporter.save(write_checkpoint(job, optimizer, state))
+            job.reporter.save(write_checkpoint(job, state))
     return state
 
 
@@ -136,7 +139,9 @@ def accumulate(job: TrainingJob, plan: BatchPlan, step: int) -> StepTotals:
     """
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     shares = plan.micro_batches(step, rank=rank, ranks=ranks, micro_batch_size=job.config.micro_batch_size)
-    device = next(job.drafter.parameters()).device
+    backend = job.backend
+    device = next(backend.drafter.parameters()).device
+    low_precision = job.config.compute_dtype == "bfloat16"
     terms: list[StepTerms] = []
     supervised_tokens = 0
     for share in shares:
@@ -145,11 +150,12 @@ def accumulate(job: TrainingJob, plan: BatchPlan, step: int) -> StepTotals:
         job.heartbeat.enter(job.source.phase)
         batch = collate(rows, job.source, seed=seed, device=device)
         last = len(terms) == len(shares) - 1
-        with contextlib.nullcontext() if last else _without_sync(job.module):
+        with backend.micro_batch(last=last):
             job.heartbeat.enter("forward")
-            micro: StepTerms = job.module(batch)
+            with torch.autocast(device.type, torch.bfloat16, enabled=low_precision):
+                micro: StepTerms = backend.module(batch)
             job.heartbeat.enter("backward")
-            micro.loss_sum.backward()
+            backend.backward(micro.loss_sum)
         if not torch.isfinite(micro.loss_sum):
             raise NumericsError(
                 f"Loss of step {step} is {micro.loss_sum.item()} on samples "
@@ -162,7 +168,7 @@ def accumulate(job: TrainingJob, plan: BatchPlan, step: int) -> StepTotals:
     return add_up(terms, supervised_tokens, stop_requested=job.reporter.should_stop())
 
 
-def resume(job: TrainingJob, optimizer: DrafterOptimizer) -> TrainingState:
+def resume(job: TrainingJob) -> TrainingState:
     """Load the newest whole checkpoint into drafter and optimiser; a fresh state when there is none.
 
     Raises:
@@ -177,37 +183,25 @@ def resume(job: TrainingJob, optimizer: DrafterOptimizer) -> TrainingState:
             f"Checkpoint {folder} belongs to fingerprint {checkpoint.state.fingerprint}; this run has "
             f"{job.fingerprint}: settings, dataset or target changed. Use another run.name to start afresh."
         )
-    job.drafter.load_state_dict(checkpoint.weights)
-    optimizer.load_state_dict(checkpoint.optimizer)
+    job.backend.load(checkpoint.weights, checkpoint.optimizer)
     torch.set_rng_state(checkpoint.rng)
     return checkpoint.state
 
 
-def load_best(job: TrainingJob, state: TrainingState) -> None:
-    """Put the weights with the best replay tau into the drafter; the last ones stay if none was measured.
+def best_weights(job: TrainingJob, state: TrainingState) -> Weights:
+    """Weights with the best replay tau; the last ones if none was measured.
 
     Raises:
         ArtifactError: That checkpoint is not whole.
     """
-    if state.best_step is not None:
-        job.drafter.load_state_dict(load_checkpoint(job.checkpoints.of_step(state.best_step)).weights)
+    step = state.step if state.best_step is None else state.best_step
+    return load_checkpoint(job.checkpoints.of_step(step)).weights
 
 
-def write_checkpoint(job: TrainingJob, optimizer: DrafterOptimizer, state: TrainingState) -> Path | None:
-    """Write on the first rank; all ranks hold the same weights and optimiser state."""
+def write_checkpoint(job: TrainingJob, state: TrainingState) -> Path | None:
+    """Gather what the ranks hold, and write it on the first."""
+    weights, optimizer = job.backend.weights(), job.backend.optimizer_state()
     if dist.is_initialized() and dist.get_rank() != 0:
         return None
-    return job.checkpoints.save(
-        Checkpoint(
-            weights=job.drafter.state_dict(),
-            optimizer=optimizer.state_dict(),
-            rng=torch.get_rng_state(),
-            state=state,
-        )
-    )
-
-
-def _without_sync(module: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Skip the exchange of gradients, where the wrapper has one."""
-    no_sync = getattr(module, "no_sync", None)
-    return no_sync() if no_sync is not None else contextlib.nullcontext()
+    checkpoint = Checkpoint(weights=weights, optimizer=optimizer, rng=torch.get_rng_state(), state=state)
+    return job.checkpoints.save(checkpoint)

@@ -2,8 +2,9 @@
 
 Each matrix moves along the nearest semi-orthogonal matrix of its momentum, so all directions of a
 gradient count alike. torch.optim.Muon computes this in bfloat16, which CPUs without bfloat16 units
-do slowly; here it is float32 matrix products, and a better polynomial. Momentum is kept by every
-rank; the costly part is done for each matrix by one rank and broadcast.
+do slowly; here it is float32 matrix products, and a better polynomial. The costly part is done for
+each matrix by one rank: whole matrices are broadcast from there, of sharded ones (FSDP2) the rows are
+gathered there and every rank gets its own rows back.
 """
 
 import math
@@ -12,6 +13,9 @@ from collections.abc import Iterable, Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from eagleray.training.sharding import rows_of
 
 Polynomial = tuple[float, float, float]
 """(a, b, c) of X -> a X + b X X'X + c X X'X X'X, which acts on each singular value alone."""
@@ -75,7 +79,12 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonalise_all(matrices: list[Tensor], polynomials: Sequence[Polynomial]) -> list[Tensor]:
-    """Orthogonalise each matrix; under torch.distributed every rank does its share and all get all."""
+    """Orthogonalise each matrix; under torch.distributed every rank does its share.
+
+    All get all of it, or of sharded matrices the rows that they hold.
+    """
+    if sharded := [matrix for matrix in matrices if isinstance(matrix, DTensor)]:
+        return orthogonalise_sharded(sharded, polynomials)
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return [orthogonalise(matrix, polynomials) for matrix in matrices]
     owners = share_out([matrix.shape for matrix in matrices], dist.get_world_size())
@@ -92,6 +101,55 @@ def orthogonalise_all(matrices: list[Tensor], polynomials: Sequence[Polynomial])
     for work in pending:
         work.wait()
     return results
+
+
+def orthogonalise_sharded(matrices: list[DTensor], polynomials: Sequence[Polynomial]) -> list[Tensor]:
+    """Gather each matrix at its owner, orthogonalise it there, and scatter its rows again.
+
+    Args:
+        matrices: Sharded by rows over all ranks.
+    """
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    owners = share_out([matrix.shape for matrix in matrices], ranks)
+    held = [matrix.to_local().contiguous() for matrix in matrices]
+    owned = {
+        index: held[index].new_empty(matrix.shape)
+        for index, matrix in enumerate(matrices)
+        if owners[index] == rank
+    }
+    _exchange(held, owned, owners, gather=True)
+    directions = {index: orthogonalise(whole, polynomials).contiguous() for index, whole in owned.items()}
+    results = [torch.empty_like(rows) for rows in held]
+    _exchange(results, directions, owners, gather=False)
+    return [
+        DTensor.from_local(
+            rows, matrix.device_mesh, matrix.placements, shape=matrix.shape, stride=matrix.stride()
+        )
+        for rows, matrix in zip(results, matrices, strict=True)
+    ]
+
+
+def _exchange(held: list[Tensor], owned: dict[int, Tensor], owners: list[int], *, gather: bool) -> None:
+    """Move rows between the ranks that hold them and the owners of whole matrices.
+
+    Every rank walks the matrices in the same order, so messages between two ranks match up.
+    """
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    at_holder, at_owner = (dist.isend, dist.irecv) if gather else (dist.irecv, dist.isend)
+    messages: list[dist.P2POp] = []
+    for index, (rows, owner) in enumerate(zip(held, owners, strict=True)):
+        if owner != rank:
+            messages += [dist.P2POp(at_holder, rows, owner)] if rows.numel() else []
+            continue
+        for holder in range(ranks):
+            first, last = rows_of(holder, ranks, len(owned[index]))
+            part = owned[index][first:last]
+            if holder == rank:
+                (part if gather else rows).copy_(rows if gather else part)
+            elif part.numel():
+                messages.append(dist.P2POp(at_owner, part, holder))
+    for work in dist.batch_isend_irecv(messages) if messages else []:
+        work.wait()
 
 
 def share_out(shapes: list[torch.Size], ranks: int) -> list[int]:

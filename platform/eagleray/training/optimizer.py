@@ -3,21 +3,26 @@
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from eagleray.drafters.base import TrainableDrafter
 from eagleray.training.config import TrainingConfig
 from eagleray.training.muon import POLAR_EXPRESS, Muon
+from eagleray.training.sharding import share_of, whole_of
+
+OptimizerState = dict[str, dict[str, Tensor]]
+"""Parameter name -> name of the state -> its whole tensor, on the CPU: the same whatever the ranks and the
+backend that wrote it."""
 
 
 class DrafterOptimizer:
     """One or two optimisers that step together, each with its own peak learning rate."""
 
     def __init__(self, drafter: TrainableDrafter, config: TrainingConfig):
-        matrices, others = _split(drafter)
+        self._names: dict[Tensor, str] = {p: name for name, p in drafter.named_parameters()}
+        matrices, others = split_parameters(drafter)
         if config.optimizer == "adamw":
-            adamw = _adamw(matrices + others, config.learning_rate, config.weight_decay)
-            self._optimizers: list[torch.optim.Optimizer] = [adamw]
+            self._optimizers: list[torch.optim.Optimizer] = [adamw(matrices + others, config)]
         else:
             muon = Muon(
                 matrices,
@@ -36,20 +41,31 @@ class DrafterOptimizer:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        """State of each optimiser."""
-        return [optimizer.state_dict() for optimizer in self._optimizers]
+    def state(self) -> OptimizerState:
+        """What the optimisers remember. A collective, if parameters are sharded."""
+        return {
+            self._names[parameter]: {key: whole_of(value).cpu() for key, value in remembered.items()}
+            for optimizer in self._optimizers
+            for parameter, remembered in optimizer.state.items()
+        }
 
-    def load_state_dict(self, states: list[dict[str, Any]]) -> None:
-        """Continue from `state_dict`."""
-        for optimizer, state in zip(self._optimizers, states, strict=True):
-            optimizer.load_state_dict(state)
+    def load_state(self, state: OptimizerState) -> None:
+        """Continue from `state`."""
+        for optimizer in self._optimizers:
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                remembered = state.get(self._names[parameter], {})
+                optimizer.state[parameter] = {
+                    # AdamW counts steps on the CPU, whatever the device.
+                    key: value.clone() if value.ndim == 0 else share_of(value.clone(), parameter)
+                    for key, value in remembered.items()
+                }
 
     def _groups(self) -> list[dict[str, Any]]:
         return [group for optimizer in self._optimizers for group in optimizer.param_groups]
 
 
-def _split(drafter: TrainableDrafter) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+def split_parameters(drafter: TrainableDrafter) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Trainable matrices whose rows an update may mix, and all other trainable parameters."""
     matrices: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for name, parameter in drafter.named_parameters():
@@ -57,6 +73,11 @@ def _split(drafter: TrainableDrafter) -> tuple[list[nn.Parameter], list[nn.Param
             is_layer_matrix = parameter.ndim == 2 and drafter.token_matrices.isdisjoint(name.split("."))
             (matrices if is_layer_matrix else others).append(parameter)
     return matrices, others
+
+
+def adamw(parameters: list[nn.Parameter], config: TrainingConfig) -> torch.optim.AdamW:
+    """AdamW for all parameters alike."""
+    return _adamw(parameters, config.learning_rate, config.weight_decay)
 
 
 def _adamw(parameters: list[nn.Parameter], rate: float, weight_decay: float) -> torch.optim.AdamW:

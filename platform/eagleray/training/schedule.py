@@ -2,11 +2,23 @@
 
 import math
 
+from eagleray.training.config import TrainingConfig
 
-def cosine_with_warmup(step: int, total_steps: int, warmup_ratio: float) -> float:
-    """Factor of update `step` (0-based): a linear rise, then a cosine that reaches zero after the last."""
-    warmup_steps = round(total_steps * warmup_ratio)
-    if step < warmup_steps:
-        return (step + 1) / (warmup_steps + 1)
-    progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+
+def warmup_steps(total_steps: int, config: TrainingConfig) -> int:
+    """Updates before the first at the peak rate."""
+    return round(total_steps * config.warmup_ratio)
+
+
+def rate_factor(step: int, total_steps: int, config: TrainingConfig) -> float:
+    """Factor of update `step` (0-based): a linear rise, then what `config.schedule` says."""
+    warmup = warmup_steps(total_steps, config)
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    if config.schedule == "constant":
+        return 1.0
+    if config.schedule == "wsd":
+        decay = round(total_steps * config.decay_ratio)
+        return min(1.0, (total_steps - step) / (decay + 1))
+    progress = (step - warmup) / max(1, total_steps - warmup)
     return 0.5 * (1 + math.cos(math.pi * progress))

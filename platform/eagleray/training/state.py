@@ -2,6 +2,8 @@
 
 from eagleray.settings import Settings
 
+AVERAGED_STEPS = 20
+
 
 class TrainingState(Settings):
     """Counters of a run, as stored in its checkpoints."""
@@ -18,6 +20,10 @@ class TrainingState(Settings):
     loss: float | None = None
     """Of the latest step."""
 
+    loss_average: float | None = None
+    """Exponential average over about `AVERAGED_STEPS` steps: what a warm start from these weights must be
+    close to at its first step."""
+
     best_step: int | None = None
     """The step with the highest replay tau so far; of equals, the latest. None: none was measured."""
 
@@ -26,11 +32,13 @@ class TrainingState(Settings):
 
     def after(self, *, supervised_tokens: int, loss: float) -> "TrainingState":
         """The state one step later."""
+        before = self.loss_average
         return self.model_copy(
             update={
                 "step": self.step + 1,
                 "supervised_tokens": self.supervised_tokens + supervised_tokens,
                 "loss": loss,
+                "loss_average": loss if before is None else before + (loss - before) / AVERAGED_STEPS,
             }
         )
 

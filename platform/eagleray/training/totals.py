@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from eagleray.drafters.base import StepTerms
+from eagleray.training.sharding import whole_of
 
 
 @dataclass(frozen=True)
@@ -66,4 +67,4 @@ def normalise_gradients(module: nn.Module, weight_sum: float, grad_clip: float) 
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     gradients: list[Tensor] = [p.grad for p in module.parameters() if p.grad is not None]
     torch._foreach_mul_(gradients, ranks / weight_sum)
-    return float(nn.utils.clip_grad_norm_(module.parameters(), grad_clip))
+    return float(whole_of(nn.utils.clip_grad_norm_(module.parameters(), grad_clip)))

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from eagleray.corpus.sample import Sample
 from eagleray.drafters.base import Committed, DraftSession, StepTerms, TrainableDrafter, TrainingBatch
+from eagleray.targets.geometry import TargetGeometry
+from eagleray.targets.heads import FrozenHeads
+from eagleray.training.backends.catalog import open_backend
 from eagleray.training.checkpoint import CheckpointFolder
 from eagleray.training.config import TrainingConfig
 from eagleray.training.loop import TrainingJob
@@ -150,8 +153,7 @@ def make_job(
     config = TrainingConfig(**chosen)
     return TrainingJob(
         config=config,
-        drafter=drafter,
-        module=drafter,
+        backend=open_backend(drafter, config),
         rows=[first_row(sample, config.max_length) for sample in make_samples(*SAMPLES)],
         held_out=make_samples(*[(3, 12)] * held_out),
         source=RandomFeatures(),
@@ -173,7 +175,7 @@ def job(tmp_path: Path) -> Callable[..., TrainingJob]:
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def job_at() -> Callable[..., TrainingJob]:
     """`make_job` itself, for other processes."""
     return make_job
@@ -187,3 +189,22 @@ def reporter() -> type[ListReporter]:
 @pytest.fixture
 def samples() -> Callable[..., list[Sample]]:
     return make_samples
+
+
+@pytest.fixture
+def heads() -> FrozenHeads:
+    """Those of a small target."""
+    geometry = TargetGeometry.from_config(
+        {
+            "model_type": "llama",
+            "num_hidden_layers": 6,
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_attention_heads": 2,
+            "vocab_size": 30,
+            "max_position_embeddings": 64,
+        },
+        (2,),
+    )
+    embedding = torch.randn(30, 16)
+    return FrozenHeads(geometry=geometry, embed_VD=embedding, lm_head_VD=embedding)

@@ -1,5 +1,6 @@
 """A half-written checkpoint is never picked, and never replaced by a silent fresh start."""
 
+import errno
 import logging
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from eagleray.errors import ArtifactError
+from eagleray.training import checkpoint
 from eagleray.training.checkpoint import Checkpoint, CheckpointFolder, load_checkpoint
 from eagleray.training.state import TrainingState
 
@@ -15,9 +17,7 @@ def save(folder: CheckpointFolder, step: int) -> Path:
     return folder.save(
         Checkpoint(
             weights={"w": torch.full((3,), float(step))},
-            optimizer=[
-                {"state": {0: {"momentum": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
-            ],
+            optimizer={"w": {"momentum": torch.ones(2)}},
             rng=torch.get_rng_state(),
             state=TrainingState(fingerprint="f", step=step, supervised_tokens=9, loss=1.5),
         )
@@ -35,13 +35,13 @@ def folder(tmp_path: Path) -> CheckpointFolder:
 def test_what_was_saved_comes_back(folder: CheckpointFolder) -> None:
     newest = folder.newest()
     assert newest is not None
-    checkpoint = load_checkpoint(newest)
-    assert checkpoint.weights["w"].tolist() == [2, 2, 2]
-    assert checkpoint.optimizer[0]["state"][0]["momentum"].tolist() == [1, 1]
-    assert checkpoint.state == TrainingState(fingerprint="f", step=2, supervised_tokens=9, loss=1.5)
+    loaded = load_checkpoint(newest)
+    assert loaded.weights["w"].tolist() == [2, 2, 2]
+    assert loaded.optimizer["w"]["momentum"].tolist() == [1, 1]
+    assert loaded.state == TrainingState(fingerprint="f", step=2, supervised_tokens=9, loss=1.5)
 
 
-@pytest.mark.parametrize("name", ["drafter.safetensors", "optimizer.pt", "state.json"])
+@pytest.mark.parametrize("name", ["drafter.safetensors", "optimizer.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["cut", "emptied", "deleted"])
 def test_a_damaged_file_sends_the_run_to_the_checkpoint_before(
     folder: CheckpointFolder, caplog: pytest.LogCaptureFixture, name: str, damage: str
@@ -68,6 +68,25 @@ def test_a_checkpoint_without_its_marker_is_passed_over(
     with caplog.at_level(logging.WARNING):
         assert folder.newest() == folder.root / "step-00000001"
     assert "step-00000002" in caplog.text
+
+
+def test_a_full_disk_is_named_and_leaves_the_checkpoint_before_usable(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", fill)
+    with pytest.raises(ArtifactError, match=r"step-00000003 could not be written: .*No space left.* GiB"):
+        save(folder, 3)
+    assert folder.newest() == folder.root / "step-00000002"
+    assert sorted(path.name for path in folder.root.iterdir()) == ["step-00000001", "step-00000002"]
+
+
+def test_what_a_killed_writer_left_is_cleaned_up_by_the_next(folder: CheckpointFolder) -> None:
+    (folder.root / ".step-00000003.99").mkdir()
+    save(folder, 3)
+    assert not list(folder.root.glob(".step-*"))
 
 
 def test_an_empty_folder_and_one_still_being_written_are_ignored(folder: CheckpointFolder) -> None:

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing as mp
-from torch.nn.parallel import DistributedDataParallel
 
 from eagleray.corpus.sample import Sample
 from eagleray.training import loop
 from eagleray.training.config import TrainingConfig
 from eagleray.training.held_out import keep_out, replay_tau
-from eagleray.training.loop import TrainingJob, load_best, train
+from eagleray.training.loop import TrainingJob, best_weights, train
 from eagleray.training.rows import TrainingRow
 from eagleray.watchdog.telemetry import Phase
 
@@ -71,12 +70,12 @@ def test_replay_tau_is_hand_counted(job: MakeJob, samples: MakeSamples) -> None:
     The answer has 12 tokens; prefill gives one, and depth 5 delivers 6 and then the 5 that are left.
     """
     setup = job(replay_depth=5)
-    setup.drafter.logits = lambda features: features
+    setup.backend.drafter.logits = lambda features: features
     same = [replace(s, input_ids=(1, 2, 3, *[7] * 12)) for s in samples((3, 12))]
-    assert replay_tau(setup.drafter, same, Oracle(), setup.config) == 11 / 2
-    assert replay_tau(setup.drafter, same, Oracle(), TrainingConfig(replay_depth=1)) == 11 / 6
+    assert replay_tau(setup.backend.drafter, same, Oracle(), setup.config) == 11 / 2
+    assert replay_tau(setup.backend.drafter, same, Oracle(), TrainingConfig(replay_depth=1)) == 11 / 6
     # Cut to 3 + 6 tokens: five follow the first.
-    assert replay_tau(setup.drafter, same, Oracle(), TrainingConfig(max_length=9)) == 5 / 1
+    assert replay_tau(setup.backend.drafter, same, Oracle(), TrainingConfig(max_length=9)) == 5 / 1
 
 
 def test_the_checkpoint_with_the_highest_replay_tau_is_kept_and_exported(
@@ -99,18 +98,16 @@ def test_the_checkpoint_with_the_highest_replay_tau_is_kept_and_exported(
         "step-00000008",
         "step-00000016",
     ]
-    load_best(setup, state)
-    for name, tensor in setup.drafter.state_dict().items():
+    for name, tensor in best_weights(setup, state).items():
         assert torch.equal(tensor, seen[1][name]), name
 
 
 def test_without_kept_out_samples_the_last_weights_are_exported(job: MakeJob) -> None:
     setup = job(epochs=2)
     state = train(setup)
-    before = {name: tensor.clone() for name, tensor in setup.drafter.state_dict().items()}
-    load_best(setup, state)
     assert state.best_step is None
-    assert all(torch.equal(tensor, before[name]) for name, tensor in setup.drafter.state_dict().items())
+    last = setup.backend.drafter.state_dict()
+    assert all(torch.equal(tensor, last[name]) for name, tensor in best_weights(setup, state).items())
 
 
 SETTINGS = {"held_out": 5, "epochs": 3, "replay_every_steps": 2, "global_batch_size": 2}
@@ -136,7 +133,7 @@ def _run_rank(rank: int, root: Path, results: Path, make: MakeJob) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"file://{root}/rendezvous", rank=rank, world_size=2)
     job = make(root / "run", **SETTINGS, workers=2, micro_batch_size=1)
-    state = train(replace(job, module=DistributedDataParallel(job.drafter)))
+    state = train(job)
     torch.save((figures(job.reporter.metrics), state.best_step), results / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing as mp
-from torch.nn.parallel import DistributedDataParallel
 
 from eagleray.errors import ConfigError, NumericsError
 from eagleray.training.collate import collate
@@ -18,7 +17,7 @@ MakeJob = Callable[..., TrainingJob]
 
 
 def weights(job: TrainingJob) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in job.drafter.state_dict().items()}
+    return {name: tensor.clone() for name, tensor in job.backend.drafter.state_dict().items()}
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw"])
@@ -63,7 +62,7 @@ def _run_rank(
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"file://{root}/rendezvous", rank=rank, world_size=ranks)
     job = make(root / "run", **settings)
-    train(replace(job, module=DistributedDataParallel(job.drafter)))
+    train(job)
     if rank == 0:
         losses = [metrics["loss"] for metrics in job.reporter.metrics]
         torch.save({"weights": weights(job), "losses": losses}, results)
@@ -91,7 +90,7 @@ def test_the_first_step_reports_the_token_mean_and_not_a_mean_of_means(job: Make
     tokens, losses = [], []
     for index in batch:
         row = setup.rows[index]
-        terms = setup.drafter(collate([row], setup.source, seed=0, device=torch.device("cpu")))
+        terms = setup.backend.drafter(collate([row], setup.source, seed=0, device=torch.device("cpu")))
         tokens.append(row.supervised_tokens)
         losses.append(terms.loss_sum.item())
     train(setup)
@@ -114,7 +113,7 @@ def test_settings_that_changed_under_a_checkpoint_are_refused(job: MakeJob) -> N
 def test_a_loss_that_is_not_finite_names_the_step_and_the_samples(job: MakeJob) -> None:
     setup = job(epochs=1)
     with torch.no_grad():
-        setup.drafter.inner.weight.fill_(torch.nan)
+        setup.backend.drafter.inner.weight.fill_(torch.nan)
     with pytest.raises(NumericsError, match=r"Loss of step 0 is nan on samples sample-\d, sample-\d"):
         train(setup)
 

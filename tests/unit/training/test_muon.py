@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from eagleray.training.muon import (
     POLAR_EXPRESS,
@@ -16,6 +18,7 @@ from eagleray.training.muon import (
     orthogonalise_all,
     share_out,
 )
+from eagleray.training.sharding import whole_of
 
 TORCH = ((3.4445, -4.7750, 2.0315),) * 5
 
@@ -76,19 +79,27 @@ def _orthogonalise_shared(rank: int, root: Path) -> None:
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"file://{root}/rendezvous", rank=rank, world_size=2)
     matrices = [matrix.clone() for matrix in torch.load(root / "matrices.pt")]
-    torch.save(orthogonalise_all(matrices, POLAR_EXPRESS[:5]), root / f"{rank}.pt")
+    shared = orthogonalise_all(matrices, POLAR_EXPRESS[:5])
+    mesh = init_device_mesh("cpu", (2,))
+    sharded = [distribute_tensor(matrix, mesh, [Shard(0)]) for matrix in matrices]
+    gathered = [whole_of(result) for result in orthogonalise_all(sharded, POLAR_EXPRESS[:5])]
+    torch.save((shared, gathered), root / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
 @pytest.mark.timeout(120)
 def test_shared_out_over_ranks_every_rank_gets_what_one_rank_computes(tmp_path: Path) -> None:
-    """Tall, wide and square, of each two, so that both ranks own and receive every kind."""
+    """Tall, wide and square, of each two, so that both ranks own and receive every kind.
+
+    The last are sharded unevenly: into 3 and 2 rows, and into one row and none.
+    """
     generator = torch.Generator().manual_seed(0)
-    shapes = [(24, 8), (8, 24), (12, 12)] * 2
+    shapes = [(24, 8), (8, 24), (12, 12)] * 2 + [(5, 9), (1, 9)]
     matrices = [torch.randn(shape, generator=generator) for shape in shapes]
     torch.save(matrices, tmp_path / "matrices.pt")
     mp.start_processes(_orthogonalise_shared, args=(tmp_path,), nprocs=2, start_method="fork")
     for rank in range(2):
-        received = torch.load(tmp_path / f"{rank}.pt")
-        for matrix, result in zip(matrices, received, strict=True):
-            torch.testing.assert_close(result, orthogonalise(matrix, POLAR_EXPRESS[:5]), atol=1e-5, rtol=1e-5)
+        for results in torch.load(tmp_path / f"{rank}.pt"):
+            for matrix, result in zip(matrices, results, strict=True):
+                expected = orthogonalise(matrix, POLAR_EXPRESS[:5])
+                torch.testing.assert_close(result, expected, atol=1e-5, rtol=1e-5)

@@ -7,28 +7,9 @@ from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.config import DrafterConfig
 from eagleray.drafters.dflash2.config import DFlash2Config
 from eagleray.drafters.eagle3.config import Eagle3Config
-from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.heads import FrozenHeads
 from eagleray.training.config import TrainingConfig
 from eagleray.training.optimizer import DrafterOptimizer
-
-
-@pytest.fixture
-def heads() -> FrozenHeads:
-    geometry = TargetGeometry.from_config(
-        {
-            "model_type": "llama",
-            "num_hidden_layers": 6,
-            "hidden_size": 16,
-            "intermediate_size": 24,
-            "num_attention_heads": 2,
-            "vocab_size": 30,
-            "max_position_embeddings": 64,
-        },
-        (2,),
-    )
-    embedding = torch.randn(30, 16)
-    return FrozenHeads(geometry=geometry, embed_VD=embedding, lm_head_VD=embedding)
 
 
 @pytest.mark.parametrize(

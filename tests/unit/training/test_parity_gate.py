@@ -137,7 +137,7 @@ def test_a_drafter_that_learns_nothing_is_caught(
 
     def detached(self: Eagle3Drafter, batch: TrainingBatch) -> Any:
         terms = forward(self, batch)
-        return replace(terms, loss_sum=terms.loss_sum.detach() + 0.0 * terms.loss_sum)
+        return terms._replace(loss_sum=terms.loss_sum.detach() + 0.0 * terms.loss_sum)
 
     monkeypatch.setattr(Eagle3Drafter, "forward", detached)
     with pytest.raises(NumericsError, match="not below the first"):

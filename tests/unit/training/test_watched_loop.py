@@ -54,7 +54,7 @@ def _train_announced(rank: int, root: Path, announce: bool, settings: dict[str, 
     torch.distributed.init_process_group("gloo", f"file://{root}/rendezvous", rank=rank, world_size=3)
     job, entries = _train_rank(root, announce, settings, make)
     if rank == 0:
-        torch.save((job.drafter.state_dict(), entries), root / "result.pt")
+        torch.save((job.backend.weights(), entries), root / "result.pt")
     torch.distributed.destroy_process_group()
 
 
@@ -63,11 +63,11 @@ def _train_rank(
 ) -> tuple[TrainingJob, list[str]]:
     """Apart, so that the data-parallel module is gone before its process group is."""
     job = make(root / "run", **settings)
-    module = DistributedDataParallel(job.drafter)
     diary = Diary()
+    job.backend.module = DistributedDataParallel(job.backend.drafter)
     if announce:
-        announce_exchanges(module, diary)
-    train(replace(job, module=module, heartbeat=diary))
+        announce_exchanges(job.backend.module, diary)
+    train(replace(job, heartbeat=diary))
     return job, diary.entries
 
 
