@@ -56,6 +56,31 @@ class RunConfig(Settings):
     """Parent of all runs. On a cluster of several machines: a path that all of them share."""
 
 
+class MachinesConfig(Settings):
+    """Machines that a recipe is written for. `jobs.plan` checks against them; a run takes what Ray has."""
+
+    nodes: int = Field(default=1, gt=0)
+    """Machines."""
+
+    gpus_per_node: int = Field(default=0, ge=0)
+    """GPUs of each; 0: training runs on CPUs."""
+
+    cpus_per_node: int = Field(gt=0)
+    """Cores of each."""
+
+    gpu_memory_gib: float | None = Field(default=None, gt=0)
+    """Memory of one GPU."""
+
+    host_memory_gib: float = Field(gt=0)
+    """Memory of one machine."""
+
+    @model_validator(mode="after")
+    def _gpus_have_memory(self) -> "MachinesConfig":
+        if self.gpus_per_node and self.gpu_memory_gib is None:
+            raise ValueError("gpu_memory_gib is missing; say how much memory one GPU has")
+        return self
+
+
 class DrafterSection(Settings):
     """One drafter of a recipe and how it is trained."""
 
@@ -84,6 +109,8 @@ class PipelineRecipe(Settings):
     baselines: dict[str, UntrainedDrafterConfig] = {}
     """Label -> training-free drafter, evaluated beside the trained ones."""
     evaluation: EvaluationConfig = EvaluationConfig()
+    machines: MachinesConfig | None = None
+    """What the recipe is planned for. None: the plan checks memory and placement against nothing."""
 
     @property
     def distil_engine(self) -> EngineConfig:
