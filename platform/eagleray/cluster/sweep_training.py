@@ -142,7 +142,8 @@ class TrainingActor:
         samples, held_out = keep_out(self.samples, section.training.replay_samples)
         layers = section.drafter.tapped_layers(self.heads.geometry.num_layers)
         if layers not in self.sources:
-            self.sources[layers] = StoredFeatures(self.store, layers, cache=section.training.cache_features)
+            cache_bytes = int(section.training.feature_cache_gib * 2**30)
+            self.sources[layers] = StoredFeatures(self.store, layers, cache_bytes=cache_bytes)
         torch.manual_seed(section.training.seed)
         counts_V = supervised_counts(self.samples, self.heads.geometry.vocab_size)
         drafter = build_trainable_drafter(section.drafter, self.heads, counts_V)

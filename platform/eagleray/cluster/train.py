@@ -29,9 +29,9 @@ from eagleray.cluster.last_resorts import (
 )
 from eagleray.cluster.rank_watch import Watched
 from eagleray.cluster.stage import StageOutcome
-from eagleray.corpus.dataset import read_dataset
+from eagleray.corpus.dataset import iter_samples, read_complete_manifest
+from eagleray.corpus.packed import PackedSamples, pack
 from eagleray.corpus.sample import Sample
-from eagleray.corpus.storage import open_storage
 from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.folder import drafter_hash, export_drafter
 from eagleray.errors import EagleRayError
@@ -55,9 +55,9 @@ from eagleray.training.held_out import keep_out, replay_depth
 from eagleray.training.loop import TrainingJob, best_weights, train
 from eagleray.training.metrics_log import MetricsLog, thin_out
 from eagleray.training.parity_gate import GateOutcome, check_parity, gate_samples
-from eagleray.training.preflight import check_samples
+from eagleray.training.preflight import check_samples, trainable
 from eagleray.training.recompute import recompute_activations
-from eagleray.training.rows import training_rows
+from eagleray.training.rows import TrainingRows
 from eagleray.training.state import TrainingState
 from eagleray.training.vocabulary import supervised_counts
 from eagleray.training.warm_start import TRAINING_LOSS, load_warm_start
@@ -78,8 +78,8 @@ class TrainWork(Settings):
     target: TargetConfig
     drafter: TrainedDrafterConfig
     training: TrainingConfig
-    dataset: str
-    """Address of the dataset."""
+    samples: Path
+    """Packed samples of the dataset, on a path that all workers see."""
     features: Path
     feature_layers: tuple[int, ...]
     feature_store: FeatureStoreConfig
@@ -130,10 +130,8 @@ def train_rank(work: TrainWork, heartbeat: Heartbeat) -> None:
     torch.set_flush_denormal(True)
     device = get_device()
     source, heads = open_features(work)
-    samples, _ = check_samples(
-        read_dataset(open_storage(work.dataset))[1], heads.geometry, work.training, "training"
-    )
-    samples, held_out = keep_out(samples, work.training.replay_samples)
+    packed = trainable(PackedSamples(work.samples), work.training)
+    samples, held_out = keep_out(packed, work.training.replay_samples)
     torch.manual_seed(work.training.seed)
     counts_V = supervised_counts(samples, heads.geometry.vocab_size)
     drafter = build_trainable_drafter(work.drafter, heads, counts_V)
@@ -147,7 +145,7 @@ def train_rank(work: TrainWork, heartbeat: Heartbeat) -> None:
     job = TrainingJob(
         config=work.training,
         backend=open_backend(drafter, work.training, heartbeat),
-        rows=training_rows(samples, work.training),
+        rows=TrainingRows(samples, work.training),
         held_out=held_out,
         source=source,
         checkpoints=CheckpointFolder(work.run, work.training.keep_checkpoints),
@@ -199,7 +197,9 @@ def open_features(work: TrainWork) -> tuple[FeatureSource, FrozenHeads]:
         decoder = TargetDecoder.load(folder, dtype)
         return ColocatedFeatures(decoder, layers), decoder.heads
     store = FeatureStore(work.features, work.feature_layers, feature_dtype(work.feature_store))
-    return StoredFeatures(store, layers, cache=work.training.cache_features), load_heads(folder, dtype)
+    return StoredFeatures(
+        store, layers, cache_bytes=int(work.training.feature_cache_gib * 2**30)
+    ), load_heads(folder, dtype)
 
 
 def run_gate(work: TrainWork, samples: list[Sample]) -> GateOutcome:
@@ -243,14 +243,19 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
         ClusterError: The worker group kept failing.
     """
     section = run.recipe.drafters[label]
-    manifest, samples = read_dataset(run.dataset)
-    kept, truncation = check_samples(samples, run.geometry, section.training, f"drafters.{label}.training")
     folder = run.folder.training / label
+    manifest = read_complete_manifest(run.dataset)
+    packed = folder / f"samples-{manifest.content_hash()[:16]}.arrow"
+    if not packed.exists():
+        pack(iter_samples(run.dataset, manifest), packed)
+    kept, truncation = check_samples(
+        PackedSamples(packed), run.geometry, section.training, f"drafters.{label}.training"
+    )
     work = TrainWork(
         target=run.recipe.target,
         drafter=section.drafter,
         training=section.training,
-        dataset=run.dataset.address,
+        samples=packed,
         features=run.folder.features,
         feature_layers=run.feature_layers,
         feature_store=run.recipe.feature_store,

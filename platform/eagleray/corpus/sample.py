@@ -1,6 +1,8 @@
 """One training sequence: ids as the target read and wrote them, and which of them are supervised."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -49,3 +51,15 @@ class Sample:
         """Supervised tokens left when the sequence is cut to `max_length` (None: not cut)."""
         limit = len(self.input_ids) if max_length is None else max_length
         return sum(max(0, min(end, limit) - start) for start, end in self.supervised)
+
+
+def to_columns(samples: Sequence[Sample]) -> dict[str, list[Any]]:
+    """The columns of `SHARD_SCHEMA`."""
+    return {name: [getattr(sample, name) for sample in samples] for name in SHARD_SCHEMA.names}
+
+
+def to_sample(row: dict[str, Any]) -> Sample:
+    """A sample from a row of these columns."""
+    row["input_ids"] = tuple(row["input_ids"])
+    row["supervised"] = tuple((start, end) for start, end in row["supervised"])
+    return Sample(**row)

@@ -5,13 +5,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eagleray.corpus.prompt import Reject
-from eagleray.corpus.sample import SHARD_SCHEMA, Sample
+from eagleray.corpus.sample import SHARD_SCHEMA, Sample, to_columns, to_sample
 from eagleray.corpus.storage import Storage
 from eagleray.errors import DataError
 from eagleray.settings import Settings
@@ -63,8 +62,7 @@ def write_shard(
     storage: Storage, index: int, samples: Sequence[Sample], rejects: Sequence[Reject] = ()
 ) -> ShardRecord:
     """Write `shard-<index>.parquet`, replacing what an interrupted run may have left."""
-    columns = {name: [getattr(sample, name) for sample in samples] for name in SHARD_SCHEMA.names}
-    table = pa.Table.from_pydict(columns, schema=SHARD_SCHEMA)
+    table = pa.Table.from_pydict(to_columns(samples), schema=SHARD_SCHEMA)
     spelled = json.dumps([asdict(reject) for reject in rejects], ensure_ascii=False)
     stream = pa.BufferOutputStream()
     pq.write_table(table.replace_schema_metadata({_REJECTS: spelled}), stream, compression="zstd")
@@ -117,7 +115,7 @@ def read_shard(storage: Storage, record: ShardRecord) -> Shard:
     if table.num_rows != record.rows:
         raise DataError(f"Shard {path} has {table.num_rows} rows, the manifest says {record.rows}. {REDO}")
     return Shard(
-        samples=tuple(_to_sample(row) for row in table.to_pylist()),
+        samples=tuple(to_sample(row) for row in table.to_pylist()),
         rejects=tuple(Reject(**reject) for reject in json.loads(metadata[_REJECTS])),
     )
 
@@ -127,9 +125,3 @@ REDO = "Run the distil job with --repair: it sets such shards aside, makes them 
 
 def _spell(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name}: {field.type}" for field in schema)
-
-
-def _to_sample(row: dict[str, Any]) -> Sample:
-    row["input_ids"] = tuple(row["input_ids"])
-    row["supervised"] = tuple((start, end) for start, end in row["supervised"])
-    return Sample(**row)

@@ -39,7 +39,7 @@ NOT_LEARNED = {
     "workers",
     "micro_batch_size",
     "recompute_activations",
-    "cache_features",
+    "feature_cache_gib",
     "keep_checkpoints",
     "checkpoint_every_steps",
 }

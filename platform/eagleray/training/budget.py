@@ -18,7 +18,7 @@ from eagleray.training.collate import collate
 from eagleray.training.config import TrainingConfig
 from eagleray.training.features import FeatureSource
 from eagleray.training.optimizer import DrafterOptimizer
-from eagleray.training.rows import training_rows
+from eagleray.training.rows import TrainingRows
 from eagleray.training.schedule import rate_factor
 from eagleray.training.totals import add_up, normalise_gradients
 
@@ -75,9 +75,9 @@ class BudgetedTraining:
         self._source = source
         self._config = config
         self._budget_s = cpu_s
-        self._rows = training_rows(samples, config)
+        self._rows = TrainingRows(samples, config)
         self._plan = BatchPlan(
-            [row.length for row in self._rows],
+            self._rows.lengths,
             config.global_batch_size,
             window_batches=config.length_window_batches,
             seed=config.seed,

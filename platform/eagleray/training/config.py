@@ -144,8 +144,8 @@ class TrainingConfig(Settings):
     features: Literal["stored", "colocated"] = "stored"
     """Read features captured while distilling, or run the target inside each worker."""
 
-    cache_features: bool = True
-    """Keep stored features in memory after their first use."""
+    feature_cache_gib: float = Field(default=4.0, ge=0)
+    """Memory of a worker in which stored features stay after their first use, until it is full."""
 
     checkpoint_every_steps: int = Field(default=200, gt=0)
     """Optimiser steps between checkpoints; the last step always has one."""

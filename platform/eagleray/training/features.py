@@ -92,7 +92,8 @@ class StoredFeatures:
 
     Args:
         layers: Layers the drafter taps; the store may hold more.
-        cache: Keep what was read, in the store's dtype.
+        cache_bytes: Keep what was read, in the store's dtype, until this is full: an epoch asks for every
+            sample once, so what is kept helps more than what would take its place.
 
     Raises:
         ConfigError: The store does not hold a tapped layer.
@@ -100,7 +101,7 @@ class StoredFeatures:
 
     phase: Phase = "data"
 
-    def __init__(self, store: FeatureStore, layers: tuple[int, ...], *, cache: bool):
+    def __init__(self, store: FeatureStore, layers: tuple[int, ...], *, cache_bytes: int):
         if missing := set(layers) - set(store.layers):
             raise ConfigError(
                 f"Stored features hold layers {store.layers}; the drafter taps {sorted(missing)} too. Distil "
@@ -108,19 +109,22 @@ class StoredFeatures:
             )
         self._store = store
         self._columns = [store.layers.index(layer) for layer in layers]
-        self._cache: dict[str, tuple[Tensor, Tensor]] | None = {} if cache else None
+        self._cache: dict[str, tuple[Tensor, Tensor]] = {}
+        self._free_bytes = cache_bytes
 
     def features(self, rows: Sequence[TrainingRow], device: torch.device) -> tuple[Tensor, Tensor]:
         """Read, or take from memory. The last position of a whole sequence was never computed and is zero."""
         return _pad(rows, [self._read(row.sample) for row in rows], device)
 
     def _read(self, sample: Sample) -> tuple[Tensor, Tensor]:
-        if self._cache is not None and sample.sample_id in self._cache:
+        if sample.sample_id in self._cache:
             return self._cache[sample.sample_id]
         features_TLD, final_TD = self._store.get(sample.sample_id, sample.input_ids)
         kept = (features_TLD[:, self._columns].to(self._store.dtype), final_TD.to(self._store.dtype))
-        if self._cache is not None:
+        size = sum(tensor.nbytes for tensor in kept)
+        if size <= self._free_bytes:
             self._cache[sample.sample_id] = kept
+            self._free_bytes -= size
         return kept
 
 

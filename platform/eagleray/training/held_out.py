@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from eagleray.corpus.packed import Chosen
 from eagleray.corpus.sample import Sample
 from eagleray.drafters.base import TrainableDrafter, TrainingBatch
 from eagleray.drafters.replay import EmittedAnswer, replay
@@ -26,23 +27,24 @@ ROWS = 16
 """Samples replayed together; they hold features, but no activations."""
 
 
-def keep_out(samples: Sequence[Sample], wanted: int) -> tuple[list[Sample], list[Sample]]:
+def keep_out(samples: Sequence[Sample], wanted: int) -> tuple[Sequence[Sample], list[Sample]]:
     """Split into samples to train on and about `wanted` samples to replay.
 
     Only answers of the target can be replayed. Samples that share a prompt stay together, and which
     prompts are chosen depends on their ids alone: a larger dataset does not reshuffle them.
     """
     allowed = min(wanted, int(len(samples) * LARGEST_SHARE))
-    by_prompt: dict[str, list[Sample]] = {}
-    for sample in samples:
+    by_prompt: dict[bytes, list[int]] = {}
+    for index, sample in enumerate(samples):
         if sample.answer_origin == "target":
-            by_prompt.setdefault(_prompt_hash(sample), []).append(sample)
-    held_out: list[Sample] = []
+            by_prompt.setdefault(_prompt_hash(sample), []).append(index)
+    held_out: list[int] = []
     for _, sharing in sorted(by_prompt.items()):
         if len(held_out) + len(sharing) <= allowed:
             held_out += sharing
-    chosen = {sample.sample_id for sample in held_out}
-    return [sample for sample in samples if sample.sample_id not in chosen], held_out
+    left_out = set(held_out)
+    others = array("q", (index for index in range(len(samples)) if index not in left_out))
+    return Chosen(samples, others), [samples[index] for index in held_out]
 
 
 def replay_tau(
@@ -91,5 +93,5 @@ def _emitted(sample: Sample, batch: TrainingBatch, row: int) -> EmittedAnswer:
     )
 
 
-def _prompt_hash(sample: Sample) -> str:
-    return hashlib.sha256(array("q", sample.input_ids[: sample.prompt_tokens]).tobytes()).hexdigest()
+def _prompt_hash(sample: Sample) -> bytes:
+    return hashlib.sha256(array("q", sample.input_ids[: sample.prompt_tokens]).tobytes()).digest()

@@ -20,7 +20,7 @@ from eagleray.training.collate import collate
 from eagleray.training.config import TrainingConfig
 from eagleray.training.features import FeatureSource
 from eagleray.training.held_out import replay_tau
-from eagleray.training.rows import TrainingRow
+from eagleray.training.rows import TrainingRows
 from eagleray.training.schedule import rate_factor, warmup_steps
 from eagleray.training.state import TrainingState
 from eagleray.training.totals import StepTotals, add_up
@@ -51,7 +51,7 @@ class TrainingJob:
     config: TrainingConfig
     backend: Backend
     """Holds the drafter, the same on every rank."""
-    rows: Sequence[TrainingRow]
+    rows: TrainingRows
     held_out: Sequence[Sample]
     """Kept out of training, for replay tau; with none of them it is not measured."""
     source: FeatureSource
@@ -66,7 +66,7 @@ class TrainingJob:
     def plan(self) -> BatchPlan:
         """Batches of every step."""
         return BatchPlan(
-            [row.length for row in self.rows],
+            self.rows.lengths,
             self.config.global_batch_size,
             window_batches=self.config.length_window_batches,
             seed=self.config.seed,

@@ -8,6 +8,7 @@ between training and export as unequal losses.
 
 import tempfile
 from collections.abc import Sequence
+from heapq import nsmallest
 from itertools import zip_longest
 from pathlib import Path
 
@@ -60,8 +61,8 @@ class GateOutcome(Settings):
 
 def gate_samples(samples: Sequence[Sample]) -> list[Sample]:
     """The shortest samples whose answers the target emitted; ids decide among equals."""
-    emitted = [sample for sample in samples if sample.answer_origin == "target"]
-    return sorted(emitted, key=lambda sample: (len(sample.input_ids), sample.sample_id))[:SAMPLES]
+    emitted = (sample for sample in samples if sample.answer_origin == "target")
+    return nsmallest(SAMPLES, emitted, key=lambda sample: (len(sample.input_ids), sample.sample_id))
 
 
 def check_parity(

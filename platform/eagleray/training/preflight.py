@@ -1,6 +1,7 @@
 """Checks before anything expensive: each fails with what to change, in seconds and without a GPU."""
 
 import itertools
+from array import array
 from collections.abc import Iterable, Sequence
 
 from eagleray.corpus.accounting import (
@@ -9,12 +10,13 @@ from eagleray.corpus.accounting import (
     account,
     sample_extent,
 )
+from eagleray.corpus.packed import Chosen
 from eagleray.corpus.sample import Sample
 from eagleray.errors import ConfigError, DataError
 from eagleray.targets.config import FeatureStoreConfig
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.training.config import TrainingConfig
-from eagleray.training.rows import training_rows
+from eagleray.training.rows import windows_of
 
 
 def check_feature_layers(layers: Sequence[int], geometry: TargetGeometry, setting: str) -> None:
@@ -82,7 +84,7 @@ def check_feature_budget(
 
 def check_samples(
     samples: Sequence[Sample], geometry: TargetGeometry, config: TrainingConfig, section: str
-) -> tuple[list[Sample], TruncationAccount]:
+) -> tuple[Sequence[Sample], TruncationAccount]:
     """Check a distilled dataset, and drop samples that have no anchor left within the training length.
 
     Args:
@@ -97,7 +99,7 @@ def check_samples(
     """
     check_vocabulary(samples, geometry)
     found = _check_kept(map(sample_extent, samples), config, section, "")
-    kept = [sample for sample in samples if training_rows([sample], config)]
+    kept = trainable(samples, config)
     if not kept:
         raise DataError(
             f"None of the {len(samples)} samples has two supervised tokens in a row within "
@@ -105,6 +107,13 @@ def check_samples(
             f"Raise it, or distil longer answers with distil.max_new_tokens."
         )
     return kept, found
+
+
+def trainable(samples: Sequence[Sample], config: TrainingConfig) -> Sequence[Sample]:
+    """Samples that have an anchor within the training length."""
+    return Chosen(
+        samples, array("q", (at for at, sample in enumerate(samples) if windows_of(sample, config)))
+    )
 
 
 def check_vocabulary(samples: Sequence[Sample], geometry: TargetGeometry) -> None:

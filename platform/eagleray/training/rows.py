@@ -4,11 +4,13 @@ Positions count from the beginning of a row. Drafters place tokens by rotary ang
 distances only, so a row in the middle of a sample is attended to as it would be at its true place.
 """
 
-from collections.abc import Iterable
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from eagleray.corpus.packed import LazySequence
 from eagleray.corpus.sample import Sample
-from eagleray.corpus.windows import cut_windows
+from eagleray.corpus.windows import Window, cut_windows
 from eagleray.training.config import TrainingConfig
 
 
@@ -33,20 +35,43 @@ class TrainingRow:
         return sum(end - start for start, end in self.supervised)
 
 
-def training_rows(samples: Iterable[Sample], config: TrainingConfig) -> list[TrainingRow]:
-    """The rows of samples: one each, or as many as it takes where long samples are trained on in windows."""
-    return [
-        TrainingRow(
+class TrainingRows(LazySequence[TrainingRow]):
+    """The rows of samples: one each, or as many as it takes where long samples are trained on in windows.
+
+    What is remembered of a row is where it comes from and how long it is.
+    """
+
+    def __init__(self, samples: Sequence[Sample], config: TrainingConfig):
+        self._samples = samples
+        self._config = config
+        self._sample = array("q")
+        self._window = array("q")
+        self.lengths = array("q")
+        """Tokens of each row."""
+        for index, sample in enumerate(samples):
+            for number, window in enumerate(windows_of(sample, config)):
+                self._sample.append(index)
+                self._window.append(number)
+                self.lengths.append(window.end - window.start)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def make(self, index: int) -> TrainingRow:
+        """Read the sample and cut it."""
+        sample = self._samples[self._sample[index]]
+        window = windows_of(sample, self._config)[self._window[index]]
+        return TrainingRow(
             sample=sample,
             start=window.start,
             end=window.end,
             supervised=tuple((start - window.start, end - window.start) for start, end in window.supervised),
         )
-        for sample in samples
-        for window in cut_windows(
-            len(sample.input_ids), sample.supervised, config.max_length, config.long_samples
-        )
-    ]
+
+
+def windows_of(sample: Sample, config: TrainingConfig) -> list[Window]:
+    """What is trained on of a sample; nothing if no anchor is left within the training length."""
+    return cut_windows(len(sample.input_ids), sample.supervised, config.max_length, config.long_samples)
 
 
 def first_row(sample: Sample, max_length: int) -> TrainingRow:

@@ -14,7 +14,7 @@ from eagleray.targets.feature_store import FeatureStore
 from eagleray.training.collate import collate
 from eagleray.training.config import TrainingConfig
 from eagleray.training.features import ColocatedFeatures, FeatureSource, StoredFeatures
-from eagleray.training.rows import TrainingRow, first_row, training_rows
+from eagleray.training.rows import TrainingRow, TrainingRows, first_row
 
 CPU = torch.device("cpu")
 
@@ -62,15 +62,15 @@ def test_a_cut_sequence_gets_no_invented_end() -> None:
     assert batch.supervised_BT.int().tolist() == [[0, 0, 1, 1]]
 
 
-@pytest.mark.parametrize("cache", [True, False])
-def test_stored_features_equal_colocated_ones_wherever_they_exist(tmp_path: Path, cache: bool) -> None:
+@pytest.mark.parametrize("cache_bytes", [0, 500, 2**20])
+def test_stored_features_equal_colocated_ones_wherever_they_exist(tmp_path: Path, cache_bytes: int) -> None:
     rows = [sample("aa1", range(5), (2, 5)), sample("bb2", range(9), (3, 9))]
     store = FeatureStore(tmp_path, (1, 4, 5))
     for row in rows:
         ids_BT = torch.tensor([row.input_ids[:-1]])
         features, final = FakeTarget().capture(ids_BT, torch.tensor([ids_BT.shape[1]]), (1, 4, 5))
         store.put(row.sample_id, row.input_ids, features[0], final[0])
-    stored = StoredFeatures(store, (1, 5), cache=cache)
+    stored = StoredFeatures(store, (1, 5), cache_bytes=cache_bytes)
     for max_length in (99, 6, 99):
         batch = collate(clipped(rows, max_length), stored, seed=0, device=CPU)
         live = collate(clipped(rows, max_length), ColocatedFeatures(FakeTarget(), (1, 5)), seed=0, device=CPU)
@@ -83,7 +83,7 @@ def test_stored_features_equal_colocated_ones_wherever_they_exist(tmp_path: Path
 
 def test_a_store_without_a_tapped_layer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"taps \[3\] too"):
-        StoredFeatures(FeatureStore(tmp_path, (1, 4)), (1, 3), cache=False)
+        StoredFeatures(FeatureStore(tmp_path, (1, 4)), (1, 3), cache_bytes=0)
 
 
 def test_spans_of_samples_become_masks(samples: Callable[..., list[Sample]]) -> None:
@@ -105,8 +105,8 @@ def test_a_window_has_the_ids_masks_and_features_of_its_place_in_the_sample(
             ids_BT = torch.tensor([row.input_ids[:-1]])
             features, final = FakeTarget().capture(ids_BT, torch.tensor([ids_BT.shape[1]]), (1, 5))
             store.put(row.sample_id, row.input_ids, features[0], final[0])
-        source = StoredFeatures(store, (1, 5), cache=True)
-    rows = training_rows([whole, short], TrainingConfig(max_length=16, long_samples="window"))
+        source = StoredFeatures(store, (1, 5), cache_bytes=2**20)
+    rows = TrainingRows([whole, short], TrainingConfig(max_length=16, long_samples="window"))
     assert [(row.start, row.end) for row in rows] == [(0, 16), (12, 28), (24, 40), (0, 9)]
     batch = collate(rows, source, seed=0, device=CPU)
     assert batch.ids_BT[1].tolist() == list(range(112, 128))
