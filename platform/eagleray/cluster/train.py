@@ -6,6 +6,7 @@ next attempt, when the driver dies the next start of the run continues from the 
 """
 
 import json
+import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,15 +50,18 @@ from eagleray.targets.heads import FrozenHeads, load_heads
 from eagleray.targets.loading import resolve_target
 from eagleray.training.backends.catalog import open_backend
 from eagleray.training.checkpoint import CheckpointFolder
+from eagleray.training.collate import collate
 from eagleray.training.config import TrainingConfig
 from eagleray.training.features import ColocatedFeatures, FeatureSource, StoredFeatures
 from eagleray.training.held_out import keep_out, replay_depth
 from eagleray.training.loop import TrainingJob, best_weights, train
+from eagleray.training.measured import activation_ratio, memory_of
+from eagleray.training.memory import MemoryPlan, check_memory, plan_memory
 from eagleray.training.metrics_log import MetricsLog, thin_out
 from eagleray.training.parity_gate import GateOutcome, check_parity, gate_samples
 from eagleray.training.preflight import check_samples, trainable
 from eagleray.training.recompute import recompute_activations
-from eagleray.training.rows import TrainingRows
+from eagleray.training.rows import TrainingRows, first_row
 from eagleray.training.state import TrainingState
 from eagleray.training.vocabulary import supervised_counts
 from eagleray.training.warm_start import TRAINING_LOSS, load_warm_start
@@ -202,22 +206,39 @@ def open_features(work: TrainWork) -> tuple[FeatureSource, FrozenHeads]:
     ), load_heads(folder, dtype)
 
 
-def run_gate(work: TrainWork, samples: list[Sample]) -> GateOutcome:
-    """Put a fresh drafter through the parity gate, in a process that can hold the target."""
+def run_gate(work: TrainWork, samples: list[Sample]) -> tuple[GateOutcome, MemoryPlan, int]:
+    """Put a fresh drafter through the parity gate, in a process that can hold the target.
+
+    Returns:
+        What the gate saw, what a rank's memory will hold by a step that was run, and the device's bytes.
+    """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     decoder = TargetDecoder.load(resolve_target(work.target), getattr(torch, work.target.dtype), device)
     torch.manual_seed(work.training.seed)
     drafter = build_trainable_drafter(
         work.drafter, decoder.heads, supervised_counts(samples, decoder.geometry.vocab_size)
     )
-    return check_parity(drafter.to(device), decoder, samples, work.training)
+    drafter.to(device)
+    source = ColocatedFeatures(decoder, drafter.tapped_layers)
+    rows = [first_row(sample, work.training.max_length) for sample in samples]
+    batch = collate(rows, source, seed=0, device=decoder.device)
+    geometry = decoder.geometry
+    ratio = activation_ratio(drafter, batch, work.drafter, work.training, geometry)
+    bytes_each = getattr(torch, work.target.dtype).itemsize
+    memory = plan_memory(work.drafter, work.training, geometry, bytes_each, ratio)
+    outcome = check_parity(drafter, decoder, samples, work.training)
+    return outcome, memory, memory_of(decoder.device)
 
 
-def gate(work: TrainWork, samples: Sequence[Sample]) -> GateOutcome | None:
+def gate(work: TrainWork, samples: Sequence[Sample], section: str) -> GateOutcome | None:
     """Run the parity gate before the first step of a run; None where it has begun or the gate is off.
+
+    Args:
+        section: Dotted name of the training settings.
 
     Raises:
         NumericsError: Training step, export, drafting session or replay disagree.
+        ConfigError: A rank's memory will not suffice.
     """
     chosen = gate_samples(samples)
     begun = CheckpointFolder(work.run, work.training.keep_checkpoints).newest() is not None
@@ -225,10 +246,14 @@ def gate(work: TrainWork, samples: Sequence[Sample]) -> GateOutcome | None:
         return None
     task = ray.remote(run_gate).options(num_cpus=1, num_gpus=1 if _has_gpus(work) else 0, max_retries=1)
     try:
-        outcome: GateOutcome = ray.get(task.remote(work, chosen))
+        outcome, memory, device_bytes = ray.get(task.remote(work, chosen))
     except RayTaskError as error:
         raise error.cause if isinstance(error.cause, EagleRayError) else error from None
-    return outcome
+    # Ranks on CPUs share the memory of their machine.
+    sharing = 1 if _has_gpus(work) else math.ceil(work.training.workers / len(ray.nodes()))
+    check_memory(memory, device_bytes // sharing, work.training, section)
+    passed: GateOutcome = outcome
+    return passed
 
 
 def _has_gpus(work: TrainWork) -> bool:
@@ -280,7 +305,7 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
     if section.training.start.how == "resume":
         adopted = CheckpointFolder(folder, section.training.keep_checkpoints)
         adopted.adopt(section.training.start.checkpoints)
-    passed = gate(work, kept)
+    passed = gate(work, kept, f"drafters.{label}.training")
     with ProgressWatch(MetricsLog(folder / METRICS), f"train {label}", run.listener):
         run_attempts(
             lambda training, heartbeats: fit(work, training, heartbeats, label),

@@ -48,18 +48,17 @@ def plan_memory(
     training: TrainingConfig,
     geometry: TargetGeometry,
     target_bytes_per_parameter: int,
-    measured: int | None = None,
+    activation_ratio: float = 1.0,
 ) -> MemoryPlan:
     """Predict a rank's peak.
 
     Args:
-        measured: Activation bytes of one sequence of `training.max_length`, from a step that was run. None:
-            predicted too.
+        activation_ratio: Measured over planned activations, from a step that was run.
     """
     parameters = drafter.num_parameters(geometry)
     weights, gradients, moments = _of_parameters(parameters, training)
     layers = len(drafter.tapped_layers(geometry.num_layers)) + 1
-    per_sequence = measured or activations(drafter, training, geometry).bytes
+    per_sequence = int(activation_ratio * activations(drafter, training, geometry).bytes)
     positions = training.micro_batch_size * training.max_length
     colocated = training.features == "colocated"
     held = target_parameters(geometry) if colocated else head_parameters(geometry)
@@ -179,9 +178,11 @@ def _of_blocks(drafter: MaskedBlockConfig, training: TrainingConfig, geometry: T
     layer = rows * per_row + attention + length * 4 * keys
     scores = rows * (size - 1) // size * drafter.drafted_ids(geometry)
     taps = len(drafter.tapped_layers(geometry.num_layers))
-    kept = drafter.num_layers * (rows * width if training.recompute_activations else layer)
+    # Keys and values of the context are made outside the layers, so they are not recomputed.
+    inputs = rows * width + length * 2 * keys
+    kept = drafter.num_layers * (inputs if training.recompute_activations else layer)
     return Activations(
-        saved=kept + scores + length * (taps + 4) * width,
+        saved=kept + drafter.score_copies * scores + length * (taps + 4) * width,
         passing=max(attention, scores) + (layer if training.recompute_activations else 0),
     )
 

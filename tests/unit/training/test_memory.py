@@ -1,11 +1,12 @@
 """What is planned on paper is what autograd keeps; what does not fit is refused with what to change."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from eagleray.drafters.base import TrainingBatch
+from eagleray.drafters.base import TrainableDrafter, TrainingBatch
 from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.config import DrafterConfig
 from eagleray.drafters.dflash.config import DFlashConfig
@@ -17,6 +18,7 @@ from eagleray.errors import ConfigError
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.heads import FrozenHeads
 from eagleray.training.config import TrainingConfig
+from eagleray.training.measured import activation_ratio, saved_bytes
 from eagleray.training.memory import MemoryPlan, activations, check_memory, plan_memory, target_parameters
 from eagleray.training.recompute import recompute_activations
 
@@ -38,9 +40,10 @@ def geometry_of(**sizes: int) -> TargetGeometry:
     return TargetGeometry.from_config(config | sizes, (2,))
 
 
-def saved_bytes(config: DrafterConfig, geometry: TargetGeometry, length: int, recompute: bool) -> int:
-    """Of the distinct tensors that autograd keeps of a step with one sequence, all but its first token
-    supervised; weights and the batch itself are not counted."""
+def drafter_and_batch(
+    config: DrafterConfig, geometry: TargetGeometry, length: int, recompute: bool
+) -> tuple[TrainableDrafter, TrainingBatch]:
+    """One sequence, all but its first token supervised."""
     torch.manual_seed(0)
     embedding_VD = torch.randn(geometry.vocab_size, geometry.hidden_size)
     heads = FrozenHeads(geometry=geometry, embed_VD=embedding_VD, lm_head_VD=embedding_VD)
@@ -56,20 +59,7 @@ def saved_bytes(config: DrafterConfig, geometry: TargetGeometry, length: int, re
         final_BTD=torch.randn(1, length, geometry.hidden_size),
         seed=0,
     )
-    given = [*drafter.parameters(), embedding_VD, batch.features_BTLD, batch.final_BTD]
-    not_counted = {tensor.untyped_storage().data_ptr() for tensor in given}
-    kept: dict[int, torch.UntypedStorage] = {}
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in not_counted:
-            kept[storage.data_ptr()] = storage
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        terms = drafter(batch)
-    assert terms.loss_sum.requires_grad
-    return sum(storage.nbytes() for storage in kept.values())
+    return drafter, batch
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
@@ -95,7 +85,25 @@ def test_activations_on_paper_are_those_that_autograd_keeps(
     geometry = geometry_of(**sizes)
     training = TrainingConfig(max_length=200, workers=1, recompute_activations=recompute)
     planned = 4 * activations(config, training, geometry).saved
-    assert planned == pytest.approx(saved_bytes(config, geometry, 200, recompute), rel=0.2)
+    measured = saved_bytes(*drafter_and_batch(config, geometry, 200, recompute))
+    assert planned == pytest.approx(measured, rel=0.2)
+
+
+def test_a_step_of_which_little_is_supervised_is_measured_as_if_all_were() -> None:
+    config, geometry, training = Eagle3Config(draft_vocab_size=150), geometry_of(), TrainingConfig()
+    drafter, batch = drafter_and_batch(config, geometry, 200, False)
+    whole = activation_ratio(drafter, batch, config, training, geometry)
+    little = replace(batch, supervised_BT=batch.supervised_BT & (torch.arange(200) > 190))
+    assert activation_ratio(drafter, little, config, training, geometry) == whole
+    assert whole == pytest.approx(1, rel=0.2)
+    assert saved_bytes(drafter, little) < saved_bytes(drafter, batch) / 2
+
+
+def test_what_was_measured_scales_the_activations_of_the_plan() -> None:
+    drafter, training = Eagle3Config(draft_vocab_size=150), TrainingConfig(max_length=128)
+    paper, held = (plan_memory(drafter, training, geometry_of(), 2, ratio) for ratio in (1.0, 1.5))
+    assert held.activations == pytest.approx(1.5 * paper.activations, rel=1e-3)
+    assert held.total - held.activations == paper.total - paper.activations
 
 
 def plan(**settings: Any) -> MemoryPlan:

@@ -45,6 +45,11 @@ class DFlash2Config(MaskedBlockConfig):
         selector = self.selector_rank * (2 * geometry.vocab_size + width)
         return super().num_parameters(geometry) + 2 * self.num_layers * convolution + selector
 
+    @property
+    def score_copies(self) -> int:
+        """Those of the network, and those that the selector chooses among."""
+        return 2
+
     def extra_row_width(self, geometry: TargetGeometry) -> int:
         """Kernels, shifted rows and their products of both convolutions."""
         return (9 * self.conv_kernel_size + 2) * geometry.hidden_size

@@ -91,6 +91,11 @@ class MaskedBlockConfig(LayerShape, FusedLayers):
         layer = self.layer_matrices(geometry) + 2 * width + head_norms
         return taps * width * width + self.num_layers * layer + 2 * width
 
+    @property
+    def score_copies(self) -> int:
+        """Times that a slot's scores are kept for the backward pass."""
+        return 1
+
     def extra_row_width(self, geometry: TargetGeometry) -> int:
         """Numbers that a layer keeps of a slot for the backward pass, besides those of every such layer."""
         return 0
