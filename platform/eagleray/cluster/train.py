@@ -31,6 +31,7 @@ from eagleray.cluster.last_resorts import (
 from eagleray.cluster.rank_watch import Watched
 from eagleray.cluster.stage import StageOutcome
 from eagleray.corpus.dataset import iter_samples, read_complete_manifest
+from eagleray.corpus.manifest import Manifest
 from eagleray.corpus.packed import PackedSamples, pack
 from eagleray.corpus.sample import Sample
 from eagleray.drafters.catalog import build_trainable_drafter
@@ -260,23 +261,10 @@ def _has_gpus(work: TrainWork) -> bool:
     return bool(ray.cluster_resources().get("GPU", 0) >= work.training.workers)
 
 
-def train_drafter(run: RunContext, label: str) -> StageOutcome:
-    """Preflight, train and export one drafter of a run.
-
-    Raises:
-        DataError: Preflight found the dataset unfit.
-        ClusterError: The worker group kept failing.
-    """
+def training_work(run: RunContext, label: str, manifest: Manifest, packed: Path) -> TrainWork:
+    """What the workers of a drafter's training must know."""
     section = run.recipe.drafters[label]
-    folder = run.folder.training / label
-    manifest = read_complete_manifest(run.dataset)
-    packed = folder / f"samples-{manifest.content_hash()[:16]}.arrow"
-    if not packed.exists():
-        pack(iter_samples(run.dataset, manifest), packed)
-    kept, truncation = check_samples(
-        PackedSamples(packed), run.geometry, section.training, f"drafters.{label}.training"
-    )
-    work = TrainWork(
+    return TrainWork(
         target=run.recipe.target,
         drafter=section.drafter,
         training=section.training,
@@ -284,7 +272,7 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
         features=run.folder.features,
         feature_layers=run.feature_layers,
         feature_store=run.recipe.feature_store,
-        run=folder,
+        run=run.folder.training / label,
         export=run.folder.drafter(label),
         profile={
             "target_hash": run.identity.target_hash,
@@ -302,6 +290,25 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
             ]
         ),
     )
+
+
+def train_drafter(run: RunContext, label: str) -> StageOutcome:
+    """Preflight, train and export one drafter of a run.
+
+    Raises:
+        DataError: Preflight found the dataset unfit.
+        ClusterError: The worker group kept failing.
+    """
+    section = run.recipe.drafters[label]
+    folder = run.folder.training / label
+    manifest = read_complete_manifest(run.dataset)
+    packed = folder / f"samples-{manifest.content_hash()[:16]}.arrow"
+    if not packed.exists():
+        pack(iter_samples(run.dataset, manifest), packed)
+    kept, truncation = check_samples(
+        PackedSamples(packed), run.geometry, section.training, f"drafters.{label}.training"
+    )
+    work = training_work(run, label, manifest, packed)
     if section.training.start.how == "resume":
         adopted = CheckpointFolder(folder, section.training.keep_checkpoints)
         adopted.adopt(section.training.start.checkpoints)
