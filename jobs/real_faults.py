@@ -21,7 +21,7 @@ from eagleray.recipe.loading import load_recipe
 from eagleray.training.batches import BatchPlan
 from eagleray.training.held_out import keep_out
 from eagleray.training.metrics_log import MetricsLog
-from eagleray.training.rows import training_rows
+from eagleray.training.rows import TrainingRows
 
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "configs" / "demo.yaml"
@@ -131,9 +131,9 @@ def undisturbed_tokens(distilled: Path) -> tuple[int, ...]:
     samples, _ = keep_out(
         read_dataset(LocalFolder(distilled / "demo" / "dataset"))[1], training.replay_samples
     )
-    rows = training_rows(samples, training)
+    rows = TrainingRows(samples, training)
     plan = BatchPlan(
-        [row.length for row in rows],
+        rows.lengths,
         training.global_batch_size,
         window_batches=training.length_window_batches,
         seed=training.seed,

@@ -136,10 +136,11 @@ def _job(distilled: Path, scratch: Path, switch: Switch, *, steps: int) -> "Trai
     from eagleray.drafters.catalog import build_trainable_drafter
     from eagleray.targets.feature_store import FeatureStore, feature_dtype
     from eagleray.targets.heads import load_heads
+    from eagleray.training.backends.catalog import open_backend
     from eagleray.training.checkpoint import CheckpointFolder
     from eagleray.training.features import StoredFeatures
     from eagleray.training.loop import TrainingJob
-    from eagleray.training.rows import training_rows
+    from eagleray.training.rows import TrainingRows
     from eagleray.training.vocabulary import supervised_counts
 
     changed = {"epochs": NEVER, "max_steps": steps, "checkpoint_every_steps": NEVER, "replay_samples": 0}
@@ -164,11 +165,10 @@ def _job(distilled: Path, scratch: Path, switch: Switch, *, steps: int) -> "Trai
     )
     return TrainingJob(
         config=section.training,
-        drafter=drafter,
-        module=drafter,
-        rows=training_rows(samples, section.training),
+        backend=open_backend(drafter, section.training),
+        rows=TrainingRows(samples, section.training),
         held_out=(),
-        source=StoredFeatures(store, layers, cache=True),
+        source=StoredFeatures(store, layers, cache_bytes=2**30),
         checkpoints=CheckpointFolder(scratch / "checkpoints", 1),
         reporter=switch,
         fingerprint="overhead",

@@ -83,6 +83,17 @@ class FaultyModule:
         return getattr(self._module, name)
 
 
+class FaultyBackend:
+    """The backend, with that module in place of its own."""
+
+    def __init__(self, backend: Any, fault: str, mark: Path):
+        self._backend = backend
+        self.module = FaultyModule(backend.module, fault, mark)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+
 class BlockedSource:
     """A feature source whose storage never answers."""
 
@@ -125,7 +136,8 @@ def patch(module: ModuleType) -> None:
         name, mark = found
         if name == "data":
             return accumulate(dataclasses.replace(job, source=BlockedSource(mark)), plan, step)
-        return accumulate(dataclasses.replace(job, module=FaultyModule(job.module, name, mark)), plan, step)
+        backend = FaultyBackend(job.backend, name, mark)
+        return accumulate(dataclasses.replace(job, backend=backend), plan, step)
 
     module.accumulate = faulty  # type: ignore[attr-defined]
 

@@ -123,3 +123,25 @@ def test_training_lowers_the_loss(job: MakeJob) -> None:
     train(setup)
     losses = [metrics["loss"] for metrics in setup.reporter.metrics]
     assert sum(losses[-4:]) < 0.7 * sum(losses[:4])
+
+
+def test_in_bfloat16_the_norms_move_and_go_on_moving_after_a_resume(job: MakeJob, reporter: Any) -> None:
+    """A norm's weight of one in bfloat16 would swallow steps of a thousandth."""
+    settings = {"epochs": 30, "compute_dtype": "bfloat16", "adam_learning_rate": 1e-3, "schedule": "constant"}
+    stopped = job("run", reporter(stop_after=50), **settings)
+    train(stopped)
+    halfway = weights(stopped)["norm.weight"]
+    assert halfway.dtype == torch.float32
+    assert (halfway != 1).all()
+    resumed = job("run", **settings)
+    train(resumed)
+    assert (weights(resumed)["norm.weight"] != halfway).all()
+
+
+def test_bfloat16_products_learn_about_what_float32_ones_learn(job: MakeJob) -> None:
+    exact, rounded = job("exact", epochs=3), job("rounded", epochs=3, compute_dtype="bfloat16")
+    train(exact)
+    train(rounded)
+    losses = [[metrics["loss"] for metrics in each.reporter.metrics] for each in (exact, rounded)]
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)

@@ -28,7 +28,7 @@ def rung_job(job: MakeJob, folder: Path) -> RungJob:
     """As a process has it that was just started."""
     made = job(held_out=2)
     return RungJob(
-        drafter=made.drafter,
+        drafter=made.backend.drafter,
         samples=[row.sample for row in made.rows],
         held_out=made.held_out,
         source=made.source,
