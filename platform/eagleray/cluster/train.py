@@ -7,7 +7,6 @@ next attempt, when the driver dies the next start of the run continues from the 
 
 import json
 import math
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from eagleray.cluster.last_resorts import (
     set_where_unset,
     worker_environment,
 )
+from eagleray.cluster.progress_watch import ProgressWatch
 from eagleray.cluster.rank_watch import Watched
 from eagleray.cluster.stage import StageOutcome
 from eagleray.corpus.dataset import iter_samples, read_complete_manifest
@@ -39,7 +39,6 @@ from eagleray.drafters.folder import drafter_hash, export_drafter
 from eagleray.errors import EagleRayError
 from eagleray.files import write_json_atomically
 from eagleray.monitoring.memory import peak_rss_bytes
-from eagleray.monitoring.progress import ProgressListener, ProgressMeter
 from eagleray.recipe.sections import TrainedDrafterConfig
 from eagleray.settings import Settings, fingerprint
 from eagleray.speculation.acceptance import DEFINITION
@@ -70,7 +69,6 @@ from eagleray.watchdog.heartbeat import Heartbeat
 
 START_FAILURES = 3
 """Times that a worker group may fail to start before an attempt does."""
-POLL_S = 0.5
 LOSS_CURVE_POINTS = 200
 METRICS = "metrics.jsonl"
 FACTS = "facts.json"
@@ -368,40 +366,3 @@ def fit(work: TrainWork, training: TrainingConfig, heartbeats: Path | None, labe
             worker_runtime_env=worker_environment(heartbeats, nccl=use_gpu),
         ),
     ).fit()
-
-
-class ProgressWatch:
-    """Follows the metrics log of a training in a thread and tells a listener."""
-
-    def __init__(self, log: MetricsLog, stage: str, listener: ProgressListener):
-        self._log = log
-        self._stage = stage
-        self._listener = listener
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-
-    def __enter__(self) -> "ProgressWatch":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _follow(self) -> None:
-        done_before = len(self._log.read())
-        meter: ProgressMeter | None = None
-        told = -1.0
-        while not self._ended.wait(POLL_S):
-            steps = self._log.read()
-            if not steps or steps[-1]["step"] == told:
-                continue
-            newest = steps[-1]
-            told = newest["step"]
-            if meter is None:
-                meter = ProgressMeter(
-                    self._stage, newest["total_steps"], "steps", self._listener, done_before
-                )
-            taus = [step["replay_tau"] for step in steps if "replay_tau" in step]
-            tau = f", replay tau {taus[-1]:.2f}" if taus else ""
-            meter.reach(told, f"loss {newest['loss']:.3f}{tau}")
