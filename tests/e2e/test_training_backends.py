@@ -1,0 +1,93 @@
+"""Training through Ray with every backend, moved between them, and begun from another run's weights."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from eagleray.training.metrics_log import MetricsLog
+from tests.e2e.conftest import TINY, Job
+
+EAGLE3 = "drafters.eagle3.training"
+ADAMW = (f"{EAGLE3}.optimizer=adamw", f"{EAGLE3}.learning_rate=2e-3", f"{EAGLE3}.parity_gate=false")
+FSDP = f"{EAGLE3}.backend=fsdp"
+ZERO = (f"{EAGLE3}.backend=deepspeed", f"{EAGLE3}.zero.stage=3")
+
+
+@pytest.fixture(scope="module")
+def distilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has its dataset, to train from again and again."""
+    root = tmp_path_factory.mktemp("distilled")
+    job = Job(root, "jobs.distil", "--recipe", "configs/demo.yaml", *TINY)
+    assert job.wait() == 0, job.output()[-4000:]
+    return root
+
+
+@pytest.fixture
+def train(distilled: Path, tmp_path: Path) -> Callable[..., Job]:
+    """Starts training eagle3 in a copy of that run."""
+
+    def start(name: str, *overrides: str) -> Job:
+        if not (tmp_path / name).exists():
+            shutil.copytree(distilled, tmp_path / name)
+        return Job(
+            tmp_path / name,
+            "jobs.train",
+            *("--recipe", "configs/demo.yaml", "--drafter", "eagle3"),
+            *TINY,
+            *ADAMW,
+            *overrides,
+        )
+
+    return start
+
+
+def metrics(job: Job) -> list[dict[str, Any]]:
+    return MetricsLog(job.run / "training" / "eagle3" / "metrics.jsonl").read()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_run_killed_under_one_backend_goes_on_under_others(train: Callable[..., Job]) -> None:
+    straight = train("straight")
+    assert straight.wait(400) == 0, straight.output()[-4000:]
+    moved = train("moved", FSDP)
+    moved.wait_for(lambda: list((moved.run / "training" / "eagle3").glob("step-*/complete.json")), 400)
+    moved.kill()
+    moved = train("moved", *ZERO, f"{EAGLE3}.workers=1")
+    assert moved.wait(400) == 0, moved.output()[-4000:]
+    wanted, found = metrics(straight), metrics(moved)
+    assert [row["step"] for row in found] == [row["step"] for row in wanted]
+    assert [row["supervised_tokens"] for row in found] == [row["supervised_tokens"] for row in wanted]
+    assert [row["loss"] for row in found] == pytest.approx([row["loss"] for row in wanted], rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_drafter_is_trained_on_from_its_weights_and_random_ones_are_refused(
+    train: Callable[..., Job],
+) -> None:
+    first = train("first", FSDP)
+    assert first.wait(400) == 0, first.output()[-4000:]
+    exported = first.run / "drafters" / "eagle3"
+    profile = json.loads((exported / "speculation_profile.json").read_text())
+    begin = f"{EAGLE3}.start={{how: warm_start, drafter: %s}}"
+    again = train("again", FSDP, begin % exported)
+    assert again.wait(400) == 0, again.output()[-4000:]
+    rates = [row["learning_rate"] for row in metrics(again)]
+    assert max(rates) == metrics(first)[0]["learning_rate"] == rates[0]
+    assert metrics(again)[0]["loss"] < profile["training_loss"] + 0.5
+    shuffled = first.run / "drafters" / "shuffled"
+    shutil.copytree(exported, shuffled)
+    weights = load_file(exported / "model.safetensors")
+    fc = weights["fc.weight"]
+    weights["fc.weight"] = torch.randn(fc.shape, generator=torch.Generator().manual_seed(0))
+    save_file(weights, shuffled / "model.safetensors")
+    refused = train("refused", FSDP, begin % shuffled)
+    assert refused.wait(400) != 0
+    assert "random weights have about" in refused.output()
