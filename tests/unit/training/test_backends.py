@@ -13,6 +13,7 @@ import torch.multiprocessing as mp
 from eagleray.training.backends import fsdp, zero
 from eagleray.training.config import TrainingConfig
 from eagleray.training.loop import TrainingJob, train
+from tests.unit.training.ranks import as_rank
 
 FORKED_WITH = (fsdp, zero)
 """Imported here, once, and not in each of the processes."""
@@ -116,11 +117,12 @@ def run_phase(phase: Phase, ranks: int, root: Path, make: MakeJob) -> dict[str, 
 
 
 def _run_rank(rank: int, root: Path, phases: list[Phase], make: MakeJob) -> None:
-    torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
-    torch.distributed.init_process_group("gloo", f"file://{root}/rendezvous", rank=rank, world_size=2)
-    torch.save({phase.name: run_phase(phase, 2, root, make) for phase in phases}, root / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
+
+    def work() -> None:
+        torch.save({phase.name: run_phase(phase, 2, root, make) for phase in phases}, root / f"{rank}.pt")
+
+    as_rank(rank, 2, root, work)
 
 
 def run_on_two(phases: list[Phase], root: Path, make: MakeJob) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from eagleray.training.held_out import keep_out, replay_tau
 from eagleray.training.loop import TrainingJob, best_weights, train
 from eagleray.training.rows import TrainingRow
 from eagleray.watchdog.telemetry import Phase
+from tests.unit.training.ranks import as_rank
 
 MakeJob = Callable[..., TrainingJob]
 MakeSamples = Callable[..., list[Sample]]
@@ -130,12 +131,12 @@ def test_a_resumed_run_measures_and_chooses_as_the_straight_run(job: MakeJob, re
 
 
 def _run_rank(rank: int, root: Path, results: Path, make: MakeJob) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"file://{root}/rendezvous", rank=rank, world_size=2)
-    job = make(root / "run", **SETTINGS, workers=2, micro_batch_size=1)
-    state = train(job)
-    torch.save((figures(job.reporter.metrics), state.best_step), results / f"{rank}.pt")
-    torch.distributed.destroy_process_group()
+    def work() -> None:
+        job = make(root / "run", **SETTINGS, workers=2, micro_batch_size=1)
+        state = train(job)
+        torch.save((figures(job.reporter.metrics), state.best_step), results / f"{rank}.pt")
+
+    as_rank(rank, 2, root, work)
 
 
 def test_two_ranks_agree_on_what_one_measures(job: MakeJob, job_at: MakeJob, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch.multiprocessing as mp
 from eagleray.errors import ConfigError, NumericsError
 from eagleray.training.collate import collate
 from eagleray.training.loop import TrainingJob, train
+from tests.unit.training.ranks import as_rank
 
 MakeJob = Callable[..., TrainingJob]
 
@@ -59,14 +60,14 @@ def test_accumulated_micro_batches_give_the_step_of_one_batch(job: MakeJob) -> N
 def _run_rank(
     rank: int, ranks: int, root: Path, results: Path, settings: dict[str, Any], make: MakeJob
 ) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"file://{root}/rendezvous", rank=rank, world_size=ranks)
-    job = make(root / "run", **settings)
-    train(job)
-    if rank == 0:
-        losses = [metrics["loss"] for metrics in job.reporter.metrics]
-        torch.save({"weights": weights(job), "losses": losses}, results)
-    torch.distributed.destroy_process_group()
+    def work() -> None:
+        job = make(root / "run", **settings)
+        train(job)
+        if rank == 0:
+            losses = [metrics["loss"] for metrics in job.reporter.metrics]
+            torch.save({"weights": weights(job), "losses": losses}, results)
+
+    as_rank(rank, ranks, root, work)
 
 
 def test_two_ranks_train_as_one(job: MakeJob, job_at: MakeJob, tmp_path: Path) -> None:

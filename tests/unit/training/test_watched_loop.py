@@ -14,6 +14,7 @@ from eagleray.training.exchanges import announce_exchanges
 from eagleray.training.loop import TrainingJob, train
 from eagleray.watchdog.heartbeat import NoHeartbeat
 from eagleray.watchdog.telemetry import Phase
+from tests.unit.training.ranks import as_rank
 
 MakeJob = Callable[..., TrainingJob]
 
@@ -50,25 +51,17 @@ def test_a_step_is_told_phase_by_phase(job: MakeJob) -> None:
 
 
 def _train_announced(rank: int, root: Path, announce: bool, settings: dict[str, Any], make: MakeJob) -> None:
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"file://{root}/rendezvous", rank=rank, world_size=3)
-    job, entries = _train_rank(root, announce, settings, make)
-    if rank == 0:
-        torch.save((job.backend.weights(), entries), root / "result.pt")
-    torch.distributed.destroy_process_group()
+    def work() -> None:
+        job = make(root / "run", **settings)
+        diary = Diary()
+        job.backend.module = DistributedDataParallel(job.backend.drafter)
+        if announce:
+            announce_exchanges(job.backend.module, diary)
+        train(replace(job, heartbeat=diary))
+        if rank == 0:
+            torch.save((job.backend.weights(), diary.entries), root / "result.pt")
 
-
-def _train_rank(
-    root: Path, announce: bool, settings: dict[str, Any], make: MakeJob
-) -> tuple[TrainingJob, list[str]]:
-    """Apart, so that the data-parallel module is gone before its process group is."""
-    job = make(root / "run", **settings)
-    diary = Diary()
-    job.backend.module = DistributedDataParallel(job.backend.drafter)
-    if announce:
-        announce_exchanges(job.backend.module, diary)
-    train(replace(job, heartbeat=diary))
-    return job, diary.entries
+    as_rank(rank, 3, root, work)
 
 
 @pytest.mark.timeout(120)
