@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from eagleray.files import write_json_atomically
-from eagleray.monitoring.grafana import serving_dashboard, watchdog_dashboard
+from eagleray.monitoring.grafana import serving_dashboard, training_dashboard, watchdog_dashboard
 
 FOLDER = Path("configs/grafana/dashboards")
 
@@ -16,7 +16,12 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 @app.command()
 def main(folder: Annotated[Path, typer.Option(help="Where Grafana is provisioned from.")] = FOLDER) -> None:
     """Write one JSON file per dashboard."""
-    for name, content in (("watchdog", watchdog_dashboard()), ("serving", serving_dashboard())):
+    dashboards = {
+        "watchdog": watchdog_dashboard(),
+        "training": training_dashboard(),
+        "serving": serving_dashboard(),
+    }
+    for name, content in dashboards.items():
         path = folder / f"{name}.json"
         write_json_atomically(path, content)
         typer.echo(f"dashboard {path}")

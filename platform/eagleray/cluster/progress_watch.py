@@ -3,6 +3,7 @@
 import threading
 
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
+from eagleray.training.live_figures import words
 from eagleray.training.metrics_log import MetricsLog
 
 POLL_S = 0.5
@@ -40,6 +41,4 @@ class ProgressWatch:
                 meter = ProgressMeter(
                     self._stage, newest["total_steps"], "steps", self._listener, done_before
                 )
-            taus = [step["replay_tau"] for step in steps if "replay_tau" in step]
-            tau = f", replay tau {taus[-1]:.2f}" if taus else ""
-            meter.reach(told, f"loss {newest['loss']:.3f}{tau}")
+            meter.reach(told, words(steps))

@@ -29,6 +29,7 @@ from eagleray.cluster.last_resorts import (
 )
 from eagleray.cluster.progress_watch import ProgressWatch
 from eagleray.cluster.rank_watch import Watched
+from eagleray.cluster.reporter import METRICS, FirstReporter, RayReporter
 from eagleray.cluster.stage import StageOutcome
 from eagleray.corpus.dataset import iter_samples, read_complete_manifest
 from eagleray.corpus.manifest import Manifest
@@ -63,6 +64,7 @@ from eagleray.training.preflight import check_samples, trainable
 from eagleray.training.recompute import recompute_activations
 from eagleray.training.rows import TrainingRows, first_row
 from eagleray.training.state import TrainingState
+from eagleray.training.step_clock import StepClock
 from eagleray.training.vocabulary import supervised_counts
 from eagleray.training.warm_start import TRAINING_LOSS, load_warm_start
 from eagleray.watchdog.heartbeat import Heartbeat
@@ -70,7 +72,6 @@ from eagleray.watchdog.heartbeat import Heartbeat
 START_FAILURES = 3
 """Times that a worker group may fail to start before an attempt does."""
 LOSS_CURVE_POINTS = 200
-METRICS = "metrics.jsonl"
 FACTS = "facts.json"
 """What only a worker knows at the end: memory, size, and the settings that recovery left it."""
 
@@ -94,28 +95,6 @@ class TrainWork(Settings):
     profile: dict[str, Any]
     """What the exported drafter's profile says of the regime it was trained in."""
     fingerprint: str
-
-
-class RayReporter:
-    """Writes a run's metrics log at every step, and tells Ray Train at checkpoints."""
-
-    def __init__(self, log: MetricsLog | None):
-        self._log = log
-        self._latest: dict[str, float] = {}
-
-    def report(self, metrics: dict[str, float]) -> None:
-        """Log on the first rank."""
-        self._latest = metrics
-        if self._log is not None:
-            self._log.append(metrics)
-
-    def save(self, checkpoint: Path | None) -> None:
-        """Report the figures at a checkpoint. Not at every step: Ray's report is a barrier over all ranks."""
-        ray.train.report(self._latest)
-
-    def should_stop(self) -> bool:
-        """Never: a preempted run continues from its newest checkpoint."""
-        return False
 
 
 def train_worker(config: dict[str, Any]) -> None:
@@ -145,16 +124,18 @@ def train_rank(work: TrainWork, heartbeat: Heartbeat) -> None:
     if work.training.recompute_activations:
         recompute_activations(drafter)
     first = ray.train.get_context().get_world_rank() == 0
+    clock = StepClock(heartbeat)
+    reporter = FirstReporter(work.run, clock, work.training.learning_rate) if first else RayReporter()
     job = TrainingJob(
         config=work.training,
-        backend=open_backend(drafter, work.training, heartbeat),
+        backend=open_backend(drafter, work.training, clock),
         rows=TrainingRows(samples, work.training),
         held_out=held_out,
         source=source,
         checkpoints=CheckpointFolder(work.run, work.training.keep_checkpoints),
-        reporter=RayReporter(MetricsLog(work.run / METRICS) if first else None),
+        reporter=reporter,
         fingerprint=work.fingerprint,
-        heartbeat=heartbeat,
+        heartbeat=clock,
         warm_start=warm,
     )
     state = train(job)

@@ -13,7 +13,7 @@ class Metric:
 
     name: str
     kind: Literal["gauge", "counter"]
-    unit: Literal["s", "ratio", "index", "count", "requests", "tokens"]
+    unit: Literal["s", "ratio", "index", "count", "requests", "tokens", "nats"]
     description: str
     tags: tuple[str, ...]
     """Kept few: every combination of values is a time series of its own."""
@@ -94,6 +94,58 @@ INCIDENTS = Metric(
 
 WATCHDOG = (VERDICT, PHASE, SILENCE, STEP_AGE, POWER_RATIO, MEMORY_GROWTH, INCIDENTS)
 
+LOSS = Metric(
+    name="eagleray_training_loss_nats",
+    kind="gauge",
+    unit="nats",
+    description="Loss of the latest step, per unit of weight.",
+    tags=("run",),
+)
+TAU_ESTIMATE = Metric(
+    name="eagleray_training_tau_estimate_tokens",
+    kind="gauge",
+    unit="tokens",
+    description="Acceptance length that the slots' accuracies in training would give; no measured tau.",
+    tags=("run",),
+)
+REPLAY_TAU = Metric(
+    name="eagleray_training_replay_tau_tokens",
+    kind="gauge",
+    unit="tokens",
+    description="Acceptance length on samples kept out of training, at its latest trial.",
+    tags=("run",),
+)
+SLOT_ACCURACY = Metric(
+    name="eagleray_training_slot_accuracy_ratio",
+    kind="gauge",
+    unit="ratio",
+    description="Share of supervised predictions of a draft slot that are right.",
+    tags=("run", "slot"),
+)
+RATE = Metric(
+    name="eagleray_training_learning_rate_ratio",
+    kind="gauge",
+    unit="ratio",
+    description="Learning rate over its peak.",
+    tags=("run",),
+)
+PHASE_TIME = Metric(
+    name="eagleray_training_phase_s",
+    kind="gauge",
+    unit="s",
+    description="Seconds of the latest step on the first rank, by what it did.",
+    tags=("run", "phase"),
+)
+TRAINED_TOKENS = Metric(
+    name="eagleray_training_supervised_tokens_total",
+    kind="counter",
+    unit="count",
+    description="Supervised tokens trained on.",
+    tags=("run",),
+)
+
+TRAINING = (LOSS, TAU_ESTIMATE, REPLAY_TAU, SLOT_ACCURACY, RATE, PHASE_TIME, TRAINED_TOKENS)
+
 SWEEP_TRIALS = Metric(
     name="eagleray_sweep_trials_total",
     kind="counter",
@@ -168,4 +220,4 @@ SERVING = (
     DRAFTED_TOKENS,
     ACCEPTED_TOKENS,
 )
-CATALOGUE = {metric.name: metric for metric in (*WATCHDOG, *SWEEP, *SERVING)}
+CATALOGUE = {metric.name: metric for metric in (*WATCHDOG, *TRAINING, *SWEEP, *SERVING)}

@@ -7,17 +7,22 @@ filters.
 from collections.abc import Sequence
 from typing import Any
 
-from eagleray.monitoring.catalogue import SERVING, WATCHDOG, Metric
+from eagleray.monitoring.catalogue import SERVING, TRAINING, WATCHDOG, Metric
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 12, 8, 2
 GRAFANA_UNITS = {"s": "s", "ratio": "percentunit", "index": "none", "count": "short"}
-GRAFANA_UNITS |= dict.fromkeys(("requests", "tokens"), "short")
+GRAFANA_UNITS |= dict.fromkeys(("requests", "tokens", "nats"), "short")
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 
 def watchdog_dashboard() -> dict[str, Any]:
     """The dashboard of the watchdog."""
     return dashboard("eagleray-watchdog", "EagleRay watchdog", WATCHDOG)
+
+
+def training_dashboard() -> dict[str, Any]:
+    """The dashboard of trainings."""
+    return dashboard("eagleray-training", "EagleRay training", TRAINING)
 
 
 def serving_dashboard() -> dict[str, Any]:

@@ -15,11 +15,12 @@ from eagleray.monitoring.catalogue import (
     PHASE,
     SERVING,
     SILENCE,
+    TRAINING,
     VERDICT,
     WATCHDOG,
     Metric,
 )
-from eagleray.monitoring.grafana import serving_dashboard, watchdog_dashboard
+from eagleray.monitoring.grafana import serving_dashboard, training_dashboard, watchdog_dashboard
 from eagleray.monitoring.ray_metrics import RayMetrics
 from eagleray.watchdog.config import DetectorConfig
 from eagleray.watchdog.detector import advance
@@ -34,7 +35,7 @@ DASHBOARDS = Path(__file__).parents[3] / "configs" / "grafana" / "dashboards"
 
 
 def test_names_say_room_thing_and_unit() -> None:
-    endings = {unit: f"_{unit}" for unit in ("s", "ratio", "index", "requests", "tokens")} | {
+    endings = {unit: f"_{unit}" for unit in ("s", "ratio", "index", "requests", "tokens", "nats")} | {
         "count": "_total"
     }
     for metric in CATALOGUE.values():
@@ -52,11 +53,13 @@ def test_indices_mean_what_the_watchdog_means() -> None:
 def test_the_checked_in_dashboards_are_those_the_catalogue_gives() -> None:
     """After a change: `python -m jobs.dashboards`."""
     assert json.loads((DASHBOARDS / "watchdog.json").read_text()) == watchdog_dashboard()
+    assert json.loads((DASHBOARDS / "training.json").read_text()) == training_dashboard()
     assert json.loads((DASHBOARDS / "serving.json").read_text()) == serving_dashboard()
 
 
 @pytest.mark.parametrize(
-    ("content", "metrics"), [(watchdog_dashboard(), WATCHDOG), (serving_dashboard(), SERVING)]
+    ("content", "metrics"),
+    [(watchdog_dashboard(), WATCHDOG), (training_dashboard(), TRAINING), (serving_dashboard(), SERVING)],
 )
 def test_every_metric_has_a_panel_of_its_own(content: dict[str, Any], metrics: tuple[Metric, ...]) -> None:
     panels = content["panels"]
