@@ -55,7 +55,7 @@ def run_stages(run: RunContext, stages: Sequence[Stage], golden: Sequence[Golden
 
 def min_cpus(recipe: PipelineRecipe) -> int:
     """CPUs that the widest stage holds at once."""
-    trainings = [section.training.workers for section in recipe.drafters.values()]
+    trainings = [section.training.cpus for section in recipe.drafters.values()]
     return max(
         recipe.distil.worker_range.min * recipe.distil.cpus_per_worker, recipe.evaluation.workers, *trainings
     )

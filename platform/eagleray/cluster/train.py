@@ -31,6 +31,15 @@ from eagleray.cluster.progress_watch import ProgressWatch
 from eagleray.cluster.rank_watch import Watched
 from eagleray.cluster.reporter import METRICS, FirstReporter, RayReporter
 from eagleray.cluster.stage import StageOutcome
+from eagleray.cluster.streaming import (
+    STREAM,
+    capture_held_out,
+    in_order,
+    open_stream,
+    plan_stream,
+    take_shard,
+)
+from eagleray.cluster.train_work import TrainWork
 from eagleray.corpus.dataset import iter_samples, read_complete_manifest
 from eagleray.corpus.manifest import Manifest
 from eagleray.corpus.packed import PackedSamples, pack
@@ -40,10 +49,8 @@ from eagleray.drafters.folder import drafter_hash, export_drafter
 from eagleray.errors import EagleRayError
 from eagleray.files import write_json_atomically
 from eagleray.monitoring.memory import peak_rss_bytes
-from eagleray.recipe.sections import TrainedDrafterConfig
-from eagleray.settings import Settings, fingerprint
+from eagleray.settings import fingerprint
 from eagleray.speculation.acceptance import DEFINITION
-from eagleray.targets.config import FeatureStoreConfig, TargetConfig
 from eagleray.targets.decoder import TargetDecoder
 from eagleray.targets.feature_store import FeatureStore, feature_dtype
 from eagleray.targets.geometry import TargetGeometry
@@ -54,13 +61,13 @@ from eagleray.training.checkpoint import CheckpointFolder
 from eagleray.training.collate import collate
 from eagleray.training.config import TrainingConfig
 from eagleray.training.features import ColocatedFeatures, FeatureSource, StoredFeatures
-from eagleray.training.held_out import keep_out, replay_depth
+from eagleray.training.held_out import replay_depth
 from eagleray.training.loop import TrainingJob, best_weights, train
 from eagleray.training.measured import activation_ratio, memory_of
 from eagleray.training.memory import MemoryPlan, check_memory, plan_memory
 from eagleray.training.metrics_log import MetricsLog, thin_out
 from eagleray.training.parity_gate import GateOutcome, check_parity, gate_samples
-from eagleray.training.preflight import check_samples, trainable
+from eagleray.training.preflight import check_samples
 from eagleray.training.recompute import recompute_activations
 from eagleray.training.rows import TrainingRows, first_row
 from eagleray.training.state import TrainingState
@@ -74,27 +81,6 @@ START_FAILURES = 3
 LOSS_CURVE_POINTS = 200
 FACTS = "facts.json"
 """What only a worker knows at the end: memory, size, and the settings that recovery left it."""
-
-
-class TrainWork(Settings):
-    """What a training worker must know."""
-
-    target: TargetConfig
-    drafter: TrainedDrafterConfig
-    training: TrainingConfig
-    samples: Path
-    """Packed samples of the dataset, on a path that all workers see."""
-    features: Path
-    feature_layers: tuple[int, ...]
-    feature_store: FeatureStoreConfig
-    run: Path
-    """Folder of this training: checkpoints and metrics."""
-    export: Path
-    heartbeats: Path | None = None
-    """Where ranks keep their heartbeats, on their own machine; None: nobody watches."""
-    profile: dict[str, Any]
-    """What the exported drafter's profile says of the regime it was trained in."""
-    fingerprint: str
 
 
 def train_worker(config: dict[str, Any]) -> None:
@@ -112,8 +98,7 @@ def train_rank(work: TrainWork, heartbeat: Heartbeat) -> None:
     torch.set_flush_denormal(True)
     device = get_device()
     source, heads = open_features(work)
-    packed = trainable(PackedSamples(work.samples), work.training)
-    samples, held_out = keep_out(packed, work.training.replay_samples)
+    samples, held_out = work.split()
     torch.manual_seed(work.training.seed)
     counts_V = supervised_counts(samples, heads.geometry.vocab_size)
     drafter = build_trainable_drafter(work.drafter, heads, counts_V)
@@ -180,6 +165,8 @@ def open_features(work: TrainWork) -> tuple[FeatureSource, FrozenHeads]:
     if work.training.features == "colocated":
         decoder = TargetDecoder.load(folder, dtype)
         return ColocatedFeatures(decoder, layers), decoder.heads
+    if work.training.features == "streamed":
+        return take_shard(work, layers), load_heads(folder, dtype)
     store = FeatureStore(work.features, work.feature_layers, feature_dtype(work.feature_store))
     return StoredFeatures(
         store, layers, cache_bytes=int(work.training.feature_cache_gib * 2**30)
@@ -330,8 +317,16 @@ def fit(work: TrainWork, training: TrainingConfig, heartbeats: Path | None, labe
     attempt = work.model_copy(update={"training": training, "heartbeats": heartbeats})
     use_gpu = _has_gpus(work)
     set_where_unset(driver_environment(training.watchdog, nccl=use_gpu))
+    datasets: dict[str, ray.data.Dataset] = {}
+    if training.features == "streamed":
+        capture_held_out(attempt, gpus=use_gpu)
+        steps = plan_stream(attempt)
+        if steps.first_step < steps.end_step:
+            datasets[STREAM] = open_stream(attempt, steps, gpus=use_gpu)
     TorchTrainer(
         train_worker,
+        datasets=datasets,
+        dataset_config=in_order(),
         train_loop_config=attempt.model_dump(mode="json"),
         torch_config=TorchConfig(
             backend="nccl" if use_gpu else "gloo", timeout_s=exchange_timeout_s(training.watchdog)

@@ -36,6 +36,7 @@ NOT_LEARNED = {
     "watchdog",
     "backend",
     "zero",
+    "stream",
     "workers",
     "micro_batch_size",
     "recompute_activations",

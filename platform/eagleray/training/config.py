@@ -23,6 +23,34 @@ class ZeroConfig(Settings):
     """Keep the optimiser and its memory on the host; saves 12 bytes a parameter of the device."""
 
 
+class StreamConfig(Settings):
+    """The target processes of the feature mode `streamed`."""
+
+    min_workers: int = Field(default=1, gt=0)
+    """Target processes that there are from the start."""
+
+    max_workers: int = Field(default=1, gt=0)
+    """Target processes that there may be, where trainers wait for them."""
+
+    cpus_per_worker: int = Field(default=1, gt=0)
+    """Cores of each."""
+
+    gpus_per_worker: float = Field(default=1.0, ge=0)
+    """GPUs of each, where trainers have GPUs."""
+
+    prefetch_batches: int = Field(default=2, gt=0)
+    """Micro-batches that a trainer fetches ahead."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> "StreamConfig":
+        if self.min_workers > self.max_workers:
+            raise ValueError(
+                f"min_workers is {self.min_workers}, max_workers {self.max_workers}; expected min_workers to "
+                "be at most max_workers"
+            )
+        return self
+
+
 class FreshStart(Settings):
     """Random weights."""
 
@@ -141,8 +169,13 @@ class TrainingConfig(Settings):
     """Numbers of the drafter's matrix products. Weights, norms, gradients and moments stay float32: a step
     of a norm's weight is smaller than bfloat16 can tell from none."""
 
-    features: Literal["stored", "colocated"] = "stored"
-    """Read features captured while distilling, or run the target inside each worker."""
+    features: Literal["stored", "colocated", "streamed"] = "stored"
+    """Where the target's features come from. `stored`: captured while distilling. `colocated`: the target
+    runs inside each worker. `streamed`: it runs in processes of its own, as `stream` says. A step is the
+    same with all of them, but for the dtype in which features are stored."""
+
+    stream: StreamConfig = StreamConfig()
+    """Of the feature mode `streamed`."""
 
     feature_cache_gib: float = Field(default=4.0, ge=0)
     """Memory of a worker in which stored features stay after their first use, until it is full."""
@@ -172,6 +205,14 @@ class TrainingConfig(Settings):
 
     watchdog: WatchdogConfig = WatchdogConfig()
     """Finds ranks that hang and takes the run up again."""
+
+    @property
+    def cpus(self) -> int:
+        """Cores that a training holds at once, at least."""
+        streaming = (
+            self.stream.min_workers * self.stream.cpus_per_worker if self.features == "streamed" else 0
+        )
+        return self.workers + streaming
 
     @model_validator(mode="after")
     def _windows_hold_context(self) -> "TrainingConfig":
