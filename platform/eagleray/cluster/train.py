@@ -41,7 +41,6 @@ from eagleray.cluster.streaming import (
 )
 from eagleray.cluster.train_work import TrainWork
 from eagleray.corpus.dataset import iter_samples, read_complete_manifest
-from eagleray.corpus.manifest import Manifest
 from eagleray.corpus.packed import PackedSamples, pack
 from eagleray.corpus.sample import Sample
 from eagleray.drafters.catalog import build_trainable_drafter
@@ -227,9 +226,17 @@ def _has_gpus(work: TrainWork) -> bool:
     return bool(ray.cluster_resources().get("GPU", 0) >= work.training.workers)
 
 
-def training_work(run: RunContext, label: str, manifest: Manifest, packed: Path) -> TrainWork:
-    """What the workers of a drafter's training must know."""
+def training_work(run: RunContext, label: str) -> TrainWork:
+    """What the workers of a drafter's training must know; packs the dataset for them.
+
+    Raises:
+        DataError: The dataset is not complete.
+    """
     section = run.recipe.drafters[label]
+    manifest = read_complete_manifest(run.dataset)
+    packed = run.folder.training / label / f"samples-{manifest.content_hash()[:16]}.arrow"
+    if not packed.exists():
+        pack(iter_samples(run.dataset, manifest), packed)
     return TrainWork(
         target=run.recipe.target,
         drafter=section.drafter,
@@ -267,14 +274,10 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
     """
     section = run.recipe.drafters[label]
     folder = run.folder.training / label
-    manifest = read_complete_manifest(run.dataset)
-    packed = folder / f"samples-{manifest.content_hash()[:16]}.arrow"
-    if not packed.exists():
-        pack(iter_samples(run.dataset, manifest), packed)
+    work = training_work(run, label)
     kept, truncation = check_samples(
-        PackedSamples(packed), run.geometry, section.training, f"drafters.{label}.training"
+        PackedSamples(work.samples), run.geometry, section.training, f"drafters.{label}.training"
     )
-    work = training_work(run, label, manifest, packed)
     if section.training.start.how == "resume":
         adopted = CheckpointFolder(folder, section.training.keep_checkpoints)
         adopted.adopt(section.training.start.checkpoints)
