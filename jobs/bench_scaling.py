@@ -123,17 +123,18 @@ def _by_ray(run: "RunContext", name: str, steps: int, **settings: Any) -> list[d
     import shutil
 
     from eagleray.cluster.attempts import run_attempts
-    from eagleray.cluster.train import fit
+    from eagleray.cluster.train import fit, has_gpus
     from eagleray.training.metrics_log import MetricsLog
 
     work = _work(run, name, steps, settings)
     shutil.rmtree(work.run, ignore_errors=True)
     run_attempts(
-        lambda training, heartbeats: fit(work, training, heartbeats, name),
+        lambda training, heartbeats: fit(work, training, heartbeats, name, gpus=has_gpus(training)),
         work.training,
         work.run,
         work.run / "incidents",
         name,
+        lambda: work.training.workers,
     )
     log = MetricsLog(work.run / "metrics.jsonl").read()
     rows = [

@@ -20,6 +20,7 @@ from eagleray.cluster.watch import RunWatch, heartbeat_folder
 from eagleray.errors import ClusterError, EagleRayError
 from eagleray.training.checkpoint import CheckpointFolder
 from eagleray.training.config import TrainingConfig
+from eagleray.training.room import GiveUp, choose_workers
 from eagleray.watchdog.policy import Attempt, Reason, StepMemory, Stop, decide
 from eagleray.watchdog.verdicts import Verdict
 
@@ -31,22 +32,28 @@ Raises:
     RayError: What controls it failed.
 """
 
+Room = Callable[[], int]
+"""How many workers the machines that are there can hold."""
+
 Failure: TypeAlias = TrainingFailedError | RayError
 """Of the worker group, or of the process that controls it."""
 
 TOLD_CHARACTERS = 300
+LOOK_FOR_ROOM_S = 2.0
 HANG_DETECTOR = "hang_detector"
 """Folder of Ray's own detector, in that of a run of Ray Train."""
 
 logger = logging.getLogger(__name__)
 
 
-def run_attempts(fit: Fit, training: TrainingConfig, run: Path, incidents: Path, label: str) -> None:
-    """Fit until it comes through.
+def run_attempts(
+    fit: Fit, training: TrainingConfig, run: Path, incidents: Path, label: str, room: Room
+) -> None:
+    """Fit until it comes through, each time with as many workers as there is room for.
 
     Raises:
         EagleRayError: A rank raised it: trying again would give the same.
-        ClusterError: Recovery gave up; the message says why.
+        ClusterError: Recovery gave up, or too few machines are left; the message says why.
     """
     checkpoints = CheckpointFolder(run, training.keep_checkpoints)
     memory = step_memory(training)
@@ -54,7 +61,8 @@ def run_attempts(fit: Fit, training: TrainingConfig, run: Path, incidents: Path,
     while True:
         shutil.rmtree(run / LAST_WORDS, ignore_errors=True)
         first_step = _newest_step(checkpoints)
-        ending, error = _attempt(fit, with_memory(training, memory), run, incidents, label)
+        placed = training.model_copy(update={"workers": await_room(training, room, label)})
+        ending, error = _attempt(fit, with_memory(placed, memory), run, incidents, label)
         if error is None:
             return
         told = who_saw_what(run, ending, error)
@@ -78,6 +86,28 @@ def run_attempts(fit: Fit, training: TrainingConfig, run: Path, incidents: Path,
         logger.warning("Training %s goes on in %g s: %s.", label, decision.wait_s, decision.why)
         memory = decision.memory
         time.sleep(decision.wait_s)
+
+
+def await_room(training: TrainingConfig, room: Room, label: str) -> int:
+    """The workers of the next attempt, once there is room for them.
+
+    Raises:
+        ClusterError: There is none, and will be none for all that is known.
+    """
+    began_s, told = time.monotonic(), ""
+    while True:
+        chosen = choose_workers(training, room(), time.monotonic() - began_s)
+        if isinstance(chosen, GiveUp):
+            raise ClusterError(f"Training {label} stopped: {chosen.why}")
+        if isinstance(chosen, int):
+            if chosen < training.workers:
+                logger.warning("Training %s goes on with %d of %d workers.", label, chosen, training.workers)
+            return chosen
+        if chosen.why != told:
+            told = chosen.why
+            limit_s = training.wait_for_machines_s
+            logger.warning("Training %s waits, at most %g s: %s.", label, limit_s, told)
+        time.sleep(LOOK_FOR_ROOM_S)
 
 
 def _attempt(

@@ -210,20 +210,29 @@ def gate(work: TrainWork, samples: Sequence[Sample], section: str) -> GateOutcom
     begun = CheckpointFolder(work.run, work.training.keep_checkpoints).newest() is not None
     if begun or not chosen or not work.training.parity_gate:
         return None
-    task = ray.remote(run_gate).options(num_cpus=1, num_gpus=1 if _has_gpus(work) else 0, max_retries=1)
+    gpus = has_gpus(work.training)
+    task = ray.remote(run_gate).options(num_cpus=1, num_gpus=1 if gpus else 0, max_retries=1)
     try:
         outcome, memory, device_bytes = ray.get(task.remote(work, chosen))
     except RayTaskError as error:
         raise error.cause if isinstance(error.cause, EagleRayError) else error from None
     # Ranks on CPUs share the memory of their machine.
-    sharing = 1 if _has_gpus(work) else math.ceil(work.training.workers / len(ray.nodes()))
+    sharing = 1 if gpus else math.ceil(work.training.workers / len(ray.nodes()))
     check_memory(memory, device_bytes // sharing, work.training, section)
     passed: GateOutcome = outcome
     return passed
 
 
-def _has_gpus(work: TrainWork) -> bool:
-    return bool(ray.cluster_resources().get("GPU", 0) >= work.training.workers)
+def has_gpus(training: TrainingConfig) -> bool:
+    """Whether workers have a GPU each."""
+    return bool(ray.cluster_resources().get("GPU", 0) >= training.workers)
+
+
+def room_for_workers(training: TrainingConfig, *, gpus: bool) -> int:
+    """Workers that the machines which are there can hold, beside the target processes of a stream."""
+    resources = ray.cluster_resources()
+    cpus = int(resources.get("CPU", 0)) - (training.cpus - training.workers)
+    return min(cpus, int(resources.get("GPU", 0))) if gpus else cpus
 
 
 def training_work(run: RunContext, label: str) -> TrainWork:
@@ -282,13 +291,16 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
         adopted = CheckpointFolder(folder, section.training.keep_checkpoints)
         adopted.adopt(section.training.start.checkpoints)
     passed = gate(work, kept, f"drafters.{label}.training")
+    # Decided once: a cluster that loses its GPUs must not go on without.
+    gpus = has_gpus(section.training)
     with ProgressWatch(MetricsLog(folder / METRICS), f"train {label}", run.listener):
         run_attempts(
-            lambda training, heartbeats: fit(work, training, heartbeats, label),
+            lambda training, heartbeats: fit(work, training, heartbeats, label, gpus=gpus),
             section.training,
             folder,
             run.folder.incidents,
             label,
+            lambda: room_for_workers(section.training, gpus=gpus),
         )
     steps = MetricsLog(folder / METRICS).read()
     worker_facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
@@ -311,37 +323,38 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
     )
 
 
-def fit(work: TrainWork, training: TrainingConfig, heartbeats: Path | None, label: str) -> None:
+def fit(
+    work: TrainWork, training: TrainingConfig, heartbeats: Path | None, label: str, *, gpus: bool
+) -> None:
     """One attempt: run the worker group to its end, or to its first failure.
 
     Raises:
         TrainingFailedError: A rank failed or was killed, or the group could not be started.
     """
     attempt = work.model_copy(update={"training": training, "heartbeats": heartbeats})
-    use_gpu = _has_gpus(work)
-    set_where_unset(driver_environment(training.watchdog, nccl=use_gpu))
+    set_where_unset(driver_environment(training.watchdog, nccl=gpus))
     datasets: dict[str, ray.data.Dataset] = {}
     if training.features == "streamed":
-        capture_held_out(attempt, gpus=use_gpu)
+        capture_held_out(attempt, gpus=gpus)
         steps = plan_stream(attempt)
         if steps.first_step < steps.end_step:
-            datasets[STREAM] = open_stream(attempt, steps, gpus=use_gpu)
+            datasets[STREAM] = open_stream(attempt, steps, gpus=gpus)
     TorchTrainer(
         train_worker,
         datasets=datasets,
         dataset_config=in_order(),
         train_loop_config=attempt.model_dump(mode="json"),
         torch_config=TorchConfig(
-            backend="nccl" if use_gpu else "gloo", timeout_s=exchange_timeout_s(training.watchdog)
+            backend="nccl" if gpus else "gloo", timeout_s=exchange_timeout_s(training.watchdog)
         ),
         scaling_config=ScalingConfig(
-            num_workers=training.workers, use_gpu=use_gpu, resources_per_worker={"CPU": 1}
+            num_workers=training.workers, use_gpu=gpus, resources_per_worker={"CPU": 1}
         ),
         run_config=RunConfig(
             name=label,
             storage_path=str(ray_folder(work.run)),
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=START_FAILURES),
             # NCCL reads its environment before the first line of a worker runs.
-            worker_runtime_env=worker_environment(heartbeats, nccl=use_gpu),
+            worker_runtime_env=worker_environment(heartbeats, nccl=gpus),
         ),
     ).fit()

@@ -38,6 +38,8 @@ NOT_LEARNED = {
     "zero",
     "stream",
     "workers",
+    "min_workers",
+    "wait_for_machines_s",
     "micro_batch_size",
     "recompute_activations",
     "feature_cache_gib",

@@ -158,6 +158,12 @@ class TrainingConfig(Settings):
     workers: int = Field(default=2, gt=0)
     """Training processes."""
 
+    min_workers: int | None = Field(default=None, gt=0)
+    """Fewest processes with which a run goes on when machines are lost and none replace them. None: all."""
+
+    wait_for_machines_s: float = Field(default=300.0, ge=0)
+    """Seconds that a run waits for room for all workers before it goes on with fewer, or gives up."""
+
     backend: Literal["ddp", "fsdp", "deepspeed"] = "ddp"
     """How workers share a drafter. `ddp`: each holds all of it. `fsdp`: each holds some rows of every
     parameter, gradient and moment. `deepspeed`: as `zero` says, with AdamW. None changes what is learned."""
@@ -248,4 +254,6 @@ class TrainingConfig(Settings):
                 f"global_batch_size {self.global_batch_size} must be a multiple of workers {self.workers}, "
                 "so that every worker takes the same number of steps"
             )
+        if self.min_workers is not None and self.min_workers > self.workers:
+            raise ValueError(f"min_workers is {self.min_workers}; expected at most workers, {self.workers}")
         return self

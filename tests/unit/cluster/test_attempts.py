@@ -39,7 +39,7 @@ def test_out_of_memory_is_answered_with_recomputing_then_smaller_micro_batches_t
         raise TrainingFailedError("a worker failed")
 
     with pytest.raises(ClusterError, match="rank 1 ran out of memory"):
-        run_attempts(fit, TRAINING, tmp_path, tmp_path / "incidents", "eagle3")
+        run_attempts(fit, TRAINING, tmp_path, tmp_path / "incidents", "eagle3", lambda: 2)
     assert tried == [(False, 4), (True, 4), (True, 2), (True, 1)]
 
 
@@ -52,7 +52,7 @@ def test_an_error_of_ours_is_raised_at_once_as_it_was(tmp_path: Path) -> None:
         raise TrainingFailedError("a worker failed")
 
     with pytest.raises(NumericsError, match="step 3"):
-        run_attempts(fit, TRAINING, tmp_path, tmp_path / "incidents", "eagle3")
+        run_attempts(fit, TRAINING, tmp_path, tmp_path / "incidents", "eagle3", lambda: 2)
     assert len(attempts) == 1
 
 
@@ -69,8 +69,29 @@ def test_a_failure_without_last_words_is_tried_again_with_the_same_settings(
         if len(tried) < 3:
             raise failure
 
-    run_attempts(fit, TRAINING, tmp_path, tmp_path / "incidents", "eagle3")
+    run_attempts(fit, TRAINING, tmp_path, tmp_path / "incidents", "eagle3", lambda: 2)
     assert tried == [TRAINING] * 3
+
+
+def test_a_lost_machine_costs_an_attempt_and_the_next_goes_on_with_fewer_workers(tmp_path: Path) -> None:
+    elastic = TRAINING.model_copy(update={"min_workers": 1, "wait_for_machines_s": 0.0})
+    tried: list[int] = []
+
+    def fit(training: TrainingConfig, _: Path | None) -> None:
+        tried.append(training.workers)
+        if len(tried) == 1:
+            raise TrainingFailedError("a node died")
+
+    run_attempts(fit, elastic, tmp_path, tmp_path / "incidents", "eagle3", lambda: 2 if not tried else 1)
+    assert tried == [2, 1]
+
+
+def test_without_enough_machines_no_attempt_is_begun(tmp_path: Path) -> None:
+    patient = TRAINING.model_copy(update={"wait_for_machines_s": 0.0})
+    with pytest.raises(ClusterError, match="room for 1 of 2 workers"):
+        run_attempts(
+            lambda *_: pytest.fail("begun"), patient, tmp_path, tmp_path / "incidents", "eagle3", lambda: 1
+        )
 
 
 def test_an_exception_for_want_of_memory_outweighs_the_hang_that_it_caused(tmp_path: Path) -> None:
