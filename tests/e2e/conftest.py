@@ -34,14 +34,20 @@ TINY = (
 
 
 class Job:
-    """A job running as a process of its own."""
+    """A job running as a process of its own.
 
-    def __init__(self, run_root: Path, *arguments: str):
+    Args:
+        cluster: Address of a Ray to join; None: it starts one.
+    """
+
+    def __init__(self, run_root: Path, *arguments: str, cluster: str | None = None):
         self.run = run_root / "demo"
         self.log = run_root / "log.txt"
         run_root.mkdir(parents=True, exist_ok=True)
         self._stream = self.log.open("ab")
         environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+        if cluster is not None:
+            environment["RAY_ADDRESS"] = cluster
         self.process = subprocess.Popen(
             [sys.executable, "-m", *arguments, f"run.root={run_root}"],
             cwd=ROOT,
@@ -88,6 +94,15 @@ class Job:
     def output(self) -> str:
         """Everything the job printed so far."""
         return self.log.read_text(errors="replace")
+
+
+@pytest.fixture(scope="session")
+def distilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run root whose run has its dataset, to be copied and trained from again and again."""
+    root = tmp_path_factory.mktemp("distilled")
+    job = Job(root, "jobs.distil", "--recipe", "configs/demo.yaml", *TINY)
+    assert job.wait() == 0, job.output()[-4000:]
+    return root
 
 
 @pytest.fixture

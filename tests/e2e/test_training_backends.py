@@ -19,15 +19,6 @@ FSDP = f"{EAGLE3}.backend=fsdp"
 ZERO = (f"{EAGLE3}.backend=deepspeed", f"{EAGLE3}.zero.stage=3")
 
 
-@pytest.fixture(scope="module")
-def distilled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has its dataset, to train from again and again."""
-    root = tmp_path_factory.mktemp("distilled")
-    job = Job(root, "jobs.distil", "--recipe", "configs/demo.yaml", *TINY)
-    assert job.wait() == 0, job.output()[-4000:]
-    return root
-
-
 @pytest.fixture
 def train(distilled: Path, tmp_path: Path) -> Callable[..., Job]:
     """Starts training eagle3 in a copy of that run."""
@@ -65,6 +56,29 @@ def test_a_run_killed_under_one_backend_goes_on_under_others(train: Callable[...
     assert [row["step"] for row in found] == [row["step"] for row in wanted]
     assert [row["supervised_tokens"] for row in found] == [row["supervised_tokens"] for row in wanted]
     assert [row["loss"] for row in found] == pytest.approx([row["loss"] for row in wanted], rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_features_streamed_beside_the_trainer_and_from_disk_make_the_same_training(
+    train: Callable[..., Job],
+) -> None:
+    found = {}
+    for mode in ("colocated", "streamed"):
+        job = train(mode, f"{EAGLE3}.features={mode}")
+        assert job.wait(400) == 0, job.output()[-4000:]
+        found[mode] = metrics(job)
+    job = train("stored")
+    assert job.wait(400) == 0, job.output()[-4000:]
+    found["stored"] = metrics(job)
+    for name in ("step", "supervised_tokens", "loss", "replay_tau"):
+        streamed, colocated = (
+            [row[name] for row in found[mode] if name in row] for mode in ("streamed", "colocated")
+        )
+        assert streamed == pytest.approx(colocated, rel=1e-6), name
+    losses = {mode: [row["loss"] for row in rows] for mode, rows in found.items()}
+    # The store rounds to bfloat16.
+    assert losses["stored"] == pytest.approx(losses["colocated"], rel=2e-2)
 
 
 @pytest.mark.slow
