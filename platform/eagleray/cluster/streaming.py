@@ -23,6 +23,7 @@ from eagleray.targets.decoder import TargetDecoder
 from eagleray.targets.feature_store import FeatureStore
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.loading import resolve_target
+from eagleray.targets.spread import SpreadTarget
 from eagleray.training.batches import BatchPlan
 from eagleray.training.checkpoint import CheckpointFolder
 from eagleray.training.features import ColocatedFeatures, StoredFeatures
@@ -70,11 +71,16 @@ class TargetProcess:
 
 
 def open_target(work: TrainWork) -> tuple[ColocatedFeatures, torch.device]:
-    """The target, tapped where the drafter wants, and where it runs."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    decoder = TargetDecoder.load(resolve_target(work.target), getattr(torch, work.target.dtype), device)
-    layers = work.drafter.tapped_layers(decoder.geometry.num_layers)
-    return ColocatedFeatures(decoder, layers), decoder.device
+    """The target, on all GPUs that this process has, tapped where the drafter wants; and its first device."""
+    folder, dtype = resolve_target(work.target), getattr(torch, work.target.dtype)
+    gpus = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    target: TargetDecoder | SpreadTarget
+    if len(gpus) > 1:
+        target = SpreadTarget.load(folder, dtype, gpus)
+    else:
+        target = TargetDecoder.load(folder, dtype, gpus[0] if gpus else "cpu")
+    layers = work.drafter.tapped_layers(target.geometry.num_layers)
+    return ColocatedFeatures(target, layers), target.device
 
 
 def plan_batches(work: TrainWork) -> tuple[TrainingRows, BatchPlan]:

@@ -35,7 +35,7 @@ from eagleray.targets.kv_cache import KVCache
 from eagleray.targets.layers import DecoderLayer, RMSNorm
 from eagleray.targets.linear import FrozenLinear
 from eagleray.targets.rotary import Rotary
-from eagleray.targets.weights import FINAL_NORM, layer_prefix, read_weights
+from eagleray.targets.weights import FINAL_NORM, read_weights, select_layer
 
 
 class TargetDecoder:
@@ -68,7 +68,7 @@ class TargetDecoder:
         self.device = embedding.device
         self._rotary = Rotary(geometry, self.device)
         self._layers = [
-            DecoderLayer(geometry, index, _select_layer(weights, index), batch_invariant=batch_invariant)
+            DecoderLayer(geometry, index, select_layer(weights, index), batch_invariant=batch_invariant)
             for index in range(geometry.num_layers)
         ]
         self._final_norm = RMSNorm(weights[FINAL_NORM], geometry.rms_norm_eps)
@@ -89,7 +89,7 @@ class TargetDecoder:
             ArtifactError: Not such a folder, or a tensor is missing, unknown or of another shape.
         """
         geometry = TargetGeometry.read(folder)
-        weights = read_weights(folder, geometry, dtype, torch.device(device))
+        weights = read_weights(folder, geometry, dtype, lambda _: torch.device(device))
         return cls(geometry, weights, batch_invariant=batch_invariant)
 
     def new_cache(self, max_rows: int, max_length: int, max_positions: int | None = None) -> KVCache:
@@ -123,7 +123,7 @@ class TargetDecoder:
         """
         rows = range(first_row, first_row + len(lengths))
         longest = max(cache.lengths[row] + length for row, length in zip(rows, lengths, strict=True))
-        self._check_window(longest)
+        check_window(self.geometry, longest)
         cache.reserve(rows.stop, longest)
         outputs = self._forward(ids_T, PromptAttention(lengths, self.device, cache, first_row), layers)
         for row, length in zip(rows, lengths, strict=True):
@@ -156,7 +156,7 @@ class TargetDecoder:
         rows, queries = ids_BQ.shape
         longest = max(cache.lengths[:rows])
         # What a draft adds past the window is never committed, so only the first new token counts.
-        self._check_window(longest + 1)
+        check_window(self.geometry, longest + 1)
         cache.reserve(rows, longest + queries)
         attention = self._step_attention(cache, rows, queries, ancestry_BQQ)
         features_TLD, final_TD = self._forward(ids_BQ.flatten(), attention, layers)
@@ -169,7 +169,7 @@ class TargetDecoder:
         Returns:
             features_BTLD and final_BTD.
         """
-        self._check_window(ids_BT.shape[1])
+        check_window(self.geometry, ids_BT.shape[1])
         lengths = lengths_B.tolist()
         real_BT = torch.arange(ids_BT.shape[1], device=self.device) < lengths_B.to(self.device)[:, None]
         ids_T = ids_BT.to(self.device)[real_BT]
@@ -208,16 +208,17 @@ class TargetDecoder:
         exact = ExactTreeAttention if self.batch_invariant else TreeAttention
         return exact(cache, ancestry_BQQ, group)
 
-    def _check_window(self, max_length: int) -> None:
-        window = self.geometry.sliding_window
-        if window is not None and max_length > window:
-            raise ConfigError(
-                f"Sequences of up to {max_length} tokens were asked of a target that slides its attention "
-                f"over {window}; the native decoder attends to everything. "
-                f"Keep prompt and answer within {window} tokens."
-            )
 
+def check_window(geometry: TargetGeometry, max_length: int) -> None:
+    """Check that attending to everything is what the target does.
 
-def _select_layer(weights: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
-    prefix = layer_prefix(index)
-    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
+    Raises:
+        ConfigError: It slides its attention over fewer tokens.
+    """
+    window = geometry.sliding_window
+    if window is not None and max_length > window:
+        raise ConfigError(
+            f"Sequences of up to {max_length} tokens were asked of a target that slides its attention "
+            f"over {window}; the native decoder attends to everything. "
+            f"Keep prompt and answer within {window} tokens."
+        )

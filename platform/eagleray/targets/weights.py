@@ -5,6 +5,7 @@ unknown name means layers that would silently be left out.
 """
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from eagleray.errors import ArtifactError
+from eagleray.targets.fp8 import IGNORED, SCALES, dequantise
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.heads import EMBEDDING, LM_HEAD
 
@@ -37,6 +39,12 @@ def expected_shapes(geometry: TargetGeometry) -> dict[str, tuple[int, ...]]:
 def layer_prefix(index: int) -> str:
     """What the names of a layer's tensors begin with."""
     return f"model.layers.{index}."
+
+
+def select_layer(weights: Mapping[str, Tensor], index: int) -> dict[str, Tensor]:
+    """The tensors of a layer by their names within it."""
+    prefix = layer_prefix(index)
+    return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
 def _layer_shapes(geometry: TargetGeometry) -> dict[str, tuple[int, ...]]:
@@ -65,29 +73,61 @@ def _layer_shapes(geometry: TargetGeometry) -> dict[str, tuple[int, ...]]:
 
 
 def read_weights(
-    folder: Path, geometry: TargetGeometry, dtype: torch.dtype, device: torch.device
+    folder: Path, geometry: TargetGeometry, dtype: torch.dtype, place: Callable[[str], torch.device]
 ) -> dict[str, Tensor]:
-    """Read all tensors of a target, sharded or not.
+    """Read all tensors of a target, sharded or not, weights in eight bits with their scales applied.
+
+    Args:
+        place: Device of a tensor by its name.
 
     Raises:
         ArtifactError: A tensor is missing, unknown or of another shape; the message names it.
     """
     missing = expected_shapes(geometry)
     weights: dict[str, Tensor] = {}
+    scales = _read_scales(folder)
     for path in _files(folder):
         with safe_open(path, framework="pt") as stream:
             for name in stream.keys():  # noqa: SIM118 - safe_open is not iterable
-                if _is_redundant(name, geometry):
+                if _is_redundant(name, geometry) or _is_scale(name):
                     continue
                 tensor = stream.get_tensor(name)
                 _check(path, name, tuple(tensor.shape), missing.pop(name, None))
-                weights[name] = tensor.to(device=device, dtype=dtype)
+                weights[name] = _numbers(path, name, tensor, scales).to(device=place(name), dtype=dtype)
     if missing:
         raise ArtifactError(
             f"Target folder {folder} lacks {len(missing)} tensors that its config.json calls for, "
             f"first {min(missing)!r}. Download or save the folder again."
         )
     return weights
+
+
+def _numbers(path: Path, name: str, tensor: Tensor, scales: Mapping[str, Tensor]) -> Tensor:
+    if tensor.dtype not in (torch.float8_e4m3fn, torch.float8_e5m2):
+        return tensor
+    try:
+        return dequantise(tensor, scales[name])
+    except (KeyError, ValueError) as error:
+        raise ArtifactError(
+            f"{path}: tensor {name!r} is in eight bits, and its scale is not usable ({error}). Expected "
+            f"{' or '.join(SCALES)} beside it."
+        ) from None
+
+
+def _read_scales(folder: Path) -> dict[str, Tensor]:
+    """Scales by the name of their weight; they may lie in another file than it."""
+    scales: dict[str, Tensor] = {}
+    for path in _files(folder):
+        with safe_open(path, framework="pt") as stream:
+            for name in stream.keys():  # noqa: SIM118 - safe_open is not iterable
+                module, _, kind = name.rpartition(".")
+                if kind in SCALES:
+                    scales[f"{module}.weight"] = stream.get_tensor(name)
+    return scales
+
+
+def _is_scale(name: str) -> bool:
+    return name.rpartition(".")[2] in (*SCALES, *IGNORED)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -14,7 +14,7 @@ FIRST_QUERY = "model.layers.0.self_attn.q_proj.weight"
 
 
 def read(folder):
-    return read_weights(folder, TargetGeometry.read(folder), torch.float32, torch.device("cpu"))
+    return read_weights(folder, TargetGeometry.read(folder), torch.float32, lambda _: torch.device("cpu"))
 
 
 @pytest.fixture
