@@ -88,6 +88,12 @@ def show(recipe: PipelineRecipe, plan: RecipePlan, out: Console) -> None:
         parts = [gib(value) for value in vars(each.memory).values()]
         memory.add_row(each.label, *parts, gib(each.memory.total))
     out.print(memory)
+    for each in plan.trainings:
+        if stream := each.stream:
+            out.print(
+                f"{each.label} is fed by {stream.processes} target processes of {stream.gpus_each} GPUs, "
+                f"{gib(stream.gpu_bytes)} on each"
+            )
 
 
 def number(value: int | None) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from eagleray.errors import ConfigError
 from eagleray.recipe.sections import DrafterSection, MachinesConfig, PipelineRecipe
+from eagleray.recipe.stream_plan import StreamPlan, check_stream, plan_stream
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.training.memory import GIB, MemoryPlan, check_memory, gib, plan_memory, target_parameters
 
@@ -31,6 +32,8 @@ class TrainingPlan:
     supervised_tokens: int | None
     """At most, every pass counted."""
     memory: MemoryPlan
+    stream: StreamPlan | None
+    """Target processes that feed the workers; None where none do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,8 @@ def plan_recipe(recipe: PipelineRecipe, geometry: TargetGeometry, prompts: int |
             training = recipe.drafters[planned.label].training
             capacity = rank_memory(recipe.machines, planned.workers)
             check_memory(planned.memory, capacity, training, f"drafters.{planned.label}.training")
+            if planned.stream is not None:
+                check_stream(planned.stream, training, recipe.machines, f"drafters.{planned.label}.training")
     return RecipePlan(
         target_parameters=target_parameters(geometry),
         prompts=prompts,
@@ -112,6 +117,12 @@ def plan_training(
         steps=steps,
         supervised_tokens=None if steps is None else steps * per_step,
         memory=plan_memory(section.drafter, training, geometry, BYTES[recipe.target.dtype]),
+        stream=plan_stream(
+            training,
+            geometry,
+            len(section.drafter.tapped_layers(geometry.num_layers)),
+            BYTES[recipe.target.dtype],
+        ),
     )
 
 

@@ -104,8 +104,8 @@ def _propose(plan: MemoryPlan, usable: int, training: TrainingConfig, section: s
         )
     if training.features == "colocated" and plan.target > usable // 2:
         return (
-            f"The target takes most of it: set {section}.features to stored, or take devices with more "
-            "memory."
+            f"The target takes most of it: set {section}.features to streamed, where it has GPUs of its own, "
+            "or to stored, or take devices with more memory."
         )
     return (
         f"Not even one sequence fits: set {section}.backend to fsdp, take more workers or devices with more "

@@ -18,6 +18,7 @@ from jobs.plan import SHAPES, find_shape
 ROOT = Path(__file__).parents[3]
 RECIPES = sorted((ROOT / "configs/cluster").glob("*.yaml"))
 QWEN = ROOT / "configs/cluster/qwen3_8b.yaml"
+TP4 = ROOT / "configs/cluster/qwen2_5_72b_tp4.yaml"
 
 
 def plan(path: Path, *overrides: str, prompts: int | None = None) -> RecipePlan:
@@ -78,6 +79,32 @@ def test_several_machines_need_a_root_that_all_share() -> None:
 def test_a_target_too_large_to_stand_beside_a_worker_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"target 135\.\d+ GiB.*The target takes most of it"):
         plan(QWEN, "target.model=Qwen/Qwen2.5-72B-Instruct", "drafters.eagle3.training.max_length=2560")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("machines.nodes=2", "8 workers and 4 target processes of 4 GPUs each; there are 2 machines"),
+        ("drafters.eagle3.training.stream.gpus_per_worker=16", "target processes of 16 GPUs each"),
+        (
+            "drafters.eagle3.training.stream.gpus_per_worker=1",
+            "Raise drafters.eagle3.training.stream",
+        ),
+        ("drafters.eagle3.training.features=colocated", "set drafters.eagle3.training.features to streamed"),
+    ],
+)
+def test_a_target_on_gpus_of_its_own_needs_enough_of_them(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan(TP4, override)
+
+
+def test_a_target_process_holds_a_share_of_the_layers() -> None:
+    """80 layers of 877 million bfloat16 parameters over four GPUs, and a matrix of 152,064 x 8,192."""
+    stream = plan(TP4).trainings[0].stream
+    assert stream is not None
+    layer = 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 29568 + 2 * 8192
+    assert stream.weights_bytes == pytest.approx(2 * (20 * layer + 152064 * 8192), rel=1e-5)
+    assert (stream.processes, stream.gpus_each) == (4, 4)
 
 
 def test_prompts_that_no_source_counts_leave_tokens_open_until_someone_says() -> None:

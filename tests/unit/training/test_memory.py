@@ -152,7 +152,7 @@ def test_what_fits_passes_and_what_does_not_is_told_part_by_part() -> None:
         (
             {"recompute_activations": True, "features": "colocated"},
             {"target": 40},
-            "set training.features to stored",
+            "set training.features to streamed",
         ),
     ],
 )
