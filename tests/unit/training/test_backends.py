@@ -79,6 +79,10 @@ class Phase(NamedTuple):
 
 
 TOGETHER = [
+    Phase("ddp-muon", {"optimizer": "muon"}),
+    Phase("ddp-adamw", {"optimizer": "adamw"}),
+    Phase("ddp-first", {"optimizer": "muon"}, "ddp-resumed", 2),
+    Phase("ddp-second", {"optimizer": "muon"}, "ddp-resumed"),
     Phase("fsdp-muon", {"backend": "fsdp", "optimizer": "muon"}),
     Phase("fsdp-adamw", {"backend": "fsdp", "optimizer": "adamw"}),
     Phase("zero1", ZERO | {"zero": {"stage": 1}}),
@@ -94,6 +98,7 @@ TOGETHER = [
 ALONE = [
     Phase("muon", {"optimizer": "muon"}),
     Phase("adamw", {"optimizer": "adamw"}),
+    Phase("at-once", {"optimizer": "adamw", "micro_batch_size": 4}),
     Phase("moving-2", {"optimizer": "adamw"}, "moving", 1),
 ]
 TOGETHER_AGAIN = [
@@ -152,10 +157,12 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
         torch.testing.assert_close(tensor, other["weights"][name], **TOLERANCE)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("backend", "alone"),
     [
+        ("ddp-muon", "muon"),
+        ("ddp-adamw", "adamw"),
         ("fsdp-muon", "muon"),
         ("fsdp-adamw", "adamw"),
         ("zero1", "adamw"),
@@ -169,6 +176,10 @@ def test_two_ranks_of_a_backend_learn_what_one_rank_learns(
 ) -> None:
     assert_same(found[alone], found[backend])
     assert sorted(found[alone]["samples"]) == sorted(found[backend]["samples"])
+
+
+def test_accumulated_micro_batches_are_the_step_of_one(found: dict[str, Any]) -> None:
+    assert_same(found["at-once"], found["adamw"])
 
 
 def test_a_run_goes_on_at_other_world_sizes_and_backends_and_sees_every_sample_once(
@@ -185,7 +196,9 @@ def test_a_run_goes_on_at_other_world_sizes_and_backends_and_sees_every_sample_o
 
 
 @pytest.mark.parametrize(
-    ("straight", "resumed"), [("fsdp-muon", "fsdp"), ("zero2", "zero2")], ids=["fsdp", "deepspeed"]
+    ("straight", "resumed"),
+    [("ddp-muon", "ddp"), ("fsdp-muon", "fsdp"), ("zero2", "zero2")],
+    ids=["ddp", "fsdp", "deepspeed"],
 )
 def test_resumed_on_as_many_ranks_is_straight_bit_for_bit(
     found: dict[str, Any], straight: str, resumed: str
