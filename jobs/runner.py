@@ -8,6 +8,7 @@ from rich.console import Console
 from eagleray.errors import ConfigError
 from eagleray.monitoring.progress import ProgressListener
 from eagleray.recipe.loading import load_recipe
+from eagleray.recipe.stages import read_stage
 from jobs import console
 from jobs.summary import print_repair, print_summary
 
@@ -72,4 +73,7 @@ def _run(
         print_repair(repair_run(run), out)
     with ray_session(min_cpus(recipe)):
         run_stages(run, chosen, golden_files(*golden_paths))
+    for stage in chosen:
+        if curve := read_stage(run.folder.stages, stage.name).facts.get("learning_curve"):
+            out.print(f"{stage.name}: {curve}", markup=False)
     print_summary(run.folder, out)

@@ -41,6 +41,9 @@ class RayReporter:
         """Never: a preempted run continues from its newest checkpoint."""
         return False
 
+    def close(self) -> None:
+        """Nothing is buffered."""
+
 
 class FirstReporter(RayReporter):
     """Of the first rank, which tells everybody of every step.

@@ -36,6 +36,7 @@ from eagleray.cluster.streaming import (
     capture_held_out,
     in_order,
     open_stream,
+    plan_batches,
     plan_stream,
     take_shard,
 )
@@ -61,6 +62,7 @@ from eagleray.training.collate import collate
 from eagleray.training.config import TrainingConfig
 from eagleray.training.features import ColocatedFeatures, FeatureSource, StoredFeatures
 from eagleray.training.held_out import replay_depth
+from eagleray.training.learning_curve import describe_curve, read_curve
 from eagleray.training.loop import TrainingJob, best_weights, train
 from eagleray.training.measured import activation_ratio, memory_of
 from eagleray.training.memory import MemoryPlan, check_memory, plan_memory
@@ -123,6 +125,7 @@ def train_rank(work: TrainWork, heartbeat: Heartbeat) -> None:
         warm_start=warm,
     )
     state = train(job)
+    reporter.close()
     heartbeat.enter("checkpoint")
     peak = torch.tensor([peak_rss_bytes()], dtype=torch.int64, device=device)
     if dist.is_initialized():
@@ -313,6 +316,8 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
             "parity_gate": passed.model_dump() if passed else None,
             "replay": worker_facts["replay"],
             "truncation": truncation.model_dump(mode="json"),
+            "learning_curve": describe_curve(read_curve(steps)),
+            "left_out_per_epoch": plan_batches(work)[1].left_out_per_epoch,
             "training": {
                 "steps": len(steps),
                 "tokens": int(steps[-1]["supervised_tokens"]),

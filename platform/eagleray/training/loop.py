@@ -16,10 +16,12 @@ from eagleray.errors import ConfigError, NumericsError
 from eagleray.training.backends.base import Backend, Weights
 from eagleray.training.batches import BatchPlan
 from eagleray.training.checkpoint import Checkpoint, CheckpointFolder, load_checkpoint
+from eagleray.training.checkpoint_writer import CheckpointWriter
 from eagleray.training.collate import collate
 from eagleray.training.config import TrainingConfig
 from eagleray.training.features import FeatureSource
 from eagleray.training.held_out import replay_tau
+from eagleray.training.learning_curve import early_trials
 from eagleray.training.rows import TrainingRows
 from eagleray.training.schedule import rate_factor, warmup_steps
 from eagleray.training.state import TrainingState
@@ -36,7 +38,7 @@ class Reporter(Protocol):
         ...
 
     def save(self, checkpoint: Path | None) -> None:
-        """A checkpoint is complete; None on the ranks that did not write it."""
+        """A checkpoint is being written there; None on the ranks that do not write it."""
         ...
 
     def should_stop(self) -> bool:
@@ -83,6 +85,7 @@ def train(job: TrainingJob) -> TrainingState:
     """
     config, plan = job.config, job.plan()
     total_steps = plan.total_steps(config.epochs, config.max_steps)
+    early, writer = early_trials(total_steps), CheckpointWriter(job.checkpoints)
     state = resume(job)
     if job.warm_start is not None and state.step == 0:
         announce_dip(warmup_steps(total_steps, config))
@@ -105,11 +108,13 @@ def train(job: TrainingJob) -> TrainingState:
         stopping = totals.stop_requests > 0
         ended = state.step == total_steps
         replayed: dict[str, float] = {}
-        if job.held_out and (ended or state.step % config.replay_every_steps == 0):
+        regular = ended or state.step % config.replay_every_steps == 0
+        if job.held_out and (regular or state.step in early):
             job.heartbeat.enter("evaluate")
             with job.backend.whole() as drafter:
                 tau = replay_tau(drafter, job.held_out, job.source, config)
-            replayed, state = {"replay_tau": tau}, state.judged(tau)
+            replayed = {"replay_tau": tau}
+            state = state.judged(tau) if regular else state
         job.reporter.report(
             {
                 "step": state.step,
@@ -127,7 +132,8 @@ def train(job: TrainingJob) -> TrainingState:
         due = state.step % config.checkpoint_every_steps == 0 or state.step == state.best_step
         if due or ended or stopping:
             job.heartbeat.enter("checkpoint")
-            job.reporter.save(write_checkpoint(job, state))
+            job.reporter.save(write_checkpoint(job, state, writer))
+    writer.wait()
     return state
 
 
@@ -198,10 +204,18 @@ def best_weights(job: TrainingJob, state: TrainingState) -> Weights:
     return load_checkpoint(job.checkpoints.of_step(step)).weights
 
 
-def write_checkpoint(job: TrainingJob, state: TrainingState) -> Path | None:
-    """Gather what the ranks hold, and write it on the first."""
+def write_checkpoint(job: TrainingJob, state: TrainingState, writer: CheckpointWriter) -> Path | None:
+    """Gather what the ranks hold, and begin to write a copy of it on the first."""
     weights, optimizer = job.backend.weights(), job.backend.optimizer_state()
     if dist.is_initialized() and dist.get_rank() != 0:
         return None
-    checkpoint = Checkpoint(weights=weights, optimizer=optimizer, rng=torch.get_rng_state(), state=state)
-    return job.checkpoints.save(checkpoint)
+    checkpoint = Checkpoint(
+        weights={name: tensor.clone() for name, tensor in weights.items()},
+        optimizer={
+            name: {key: tensor.clone() for key, tensor in remembered.items()}
+            for name, remembered in optimizer.items()
+        },
+        rng=torch.get_rng_state(),
+        state=state,
+    )
+    return writer.save(checkpoint)

@@ -1,5 +1,7 @@
 """The loop: resuming, accumulating and splitting over ranks change nothing; damage stops it."""
 
+import os
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +38,47 @@ def test_a_stopped_and_resumed_run_is_the_straight_run_bit_for_bit(
     assert [m["loss"] for m in straight.reporter.metrics] == [
         m["loss"] for m in [*stopped.reporter.metrics, *resumed.reporter.metrics]
     ]
+
+
+class Killed:
+    """A reporter whose process dies when a step is told."""
+
+    def __init__(self, reporter: Any, at: int):
+        self._reporter = reporter
+        self._at = at
+
+    def report(self, metrics: dict[str, float]) -> None:
+        if metrics["step"] == self._at:
+            os._exit(9)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reporter, name)
+
+
+def _die(root: Path, make: MakeJob, at: int) -> None:
+    torch.set_num_threads(1)
+    job = make(root, epochs=2, checkpoint_every_steps=2)
+    train(replace(job, reporter=Killed(job.reporter, at)))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("step", random.Random(5).sample(range(1, 9), 3))
+def test_killed_at_a_random_step_and_started_again_it_is_the_straight_run(
+    job: MakeJob, job_at: MakeJob, tmp_path: Path, step: int
+) -> None:
+    straight = job("straight", epochs=2)
+    train(straight)
+    victim = mp.get_context("fork").Process(target=_die, args=(tmp_path / "killed", job_at, step))
+    victim.start()
+    victim.join()
+    assert victim.exitcode == 9
+    resumed = job("killed", epochs=2, checkpoint_every_steps=2)
+    train(resumed)
+    steps = [m["step"] for m in resumed.reporter.metrics]
+    assert steps == list(range(steps[0], 9))
+    assert steps[0] <= step
+    for name, tensor in weights(straight).items():
+        assert torch.equal(tensor, weights(resumed)[name]), name
 
 
 def test_a_finished_run_does_nothing_when_started_again(job: MakeJob) -> None:
