@@ -109,7 +109,8 @@ TOGETHER_AGAIN = [
 
 def run_phase(phase: Phase, ranks: int, root: Path, make: MakeJob) -> dict[str, Any]:
     reporter = SeenReporter(phase.stop_after)
-    job = make(root / (phase.folder or phase.name), reporter, workers=ranks, **COMMON, **phase.settings)
+    settings = {**COMMON, **phase.settings}
+    job = make(root / (phase.folder or phase.name), reporter, workers=ranks, **settings)
     seen = SeenFeatures(job)
     state = train(replace(job, source=seen))
     return {
