@@ -1,6 +1,7 @@
 """The endpoint on Ray Serve, on the real target: what a client, a dashboard and an operator see of it."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -13,7 +14,10 @@ from typing import Any
 import httpx
 import pytest
 import ray
+import ray.serve as ray_serve
 import yaml
+from ray.serve.context import _get_global_client
+from ray.serve.schema import ServeDeploySchema
 
 from eagleray.cluster.serving import application, start_applications, stop_applications
 from eagleray.cluster.session import ray_session
@@ -149,3 +153,76 @@ def test_the_serve_job_answers_and_ends_orderly_when_told_to(tmp_path):
     finally:
         job.send_signal(signal.SIGTERM)
     assert job.wait(60) == 0
+
+
+class Rollout:
+    """One application, deployed from a file again and again as `serve deploy` does."""
+
+    def __init__(self, port: int):
+        self.port = port
+
+    def deploy(self, user_config: dict[str, Any] | None) -> None:
+        """Deploy the file, with a drafter to try or without."""
+        deployments = [{"name": "EngineReplica", "user_config": user_config}] if user_config else []
+        args = {
+            "engine": ENGINE,
+            "draft": lookup(depth=4),
+            "canary": {"share": 0.5, "min_cycles": 6, "min_compared": 2},
+            "replicas": {"num_cpus": 0.25},
+        }
+        app = {
+            "name": "drafted",
+            "route_prefix": "/drafted",
+            "import_path": "serve.app:build",
+            "args": args,
+            "deployments": deployments,
+        }
+        _get_global_client().deploy_apps(ServeDeploySchema.model_validate({"applications": [app]}))
+
+    def ask(self) -> dict[str, Any]:
+        """One answer."""
+        return complete(f"http://127.0.0.1:{self.port}", "drafted")
+
+    def tell(self, path: str) -> dict[str, Any]:
+        """What a route of the application says."""
+        content: dict[str, Any] = httpx.get(f"http://127.0.0.1:{self.port}/drafted{path}", timeout=60).json()
+        return content
+
+    def try_out(self, draft: dict[str, Any]) -> str:
+        """Swap a drafter in under traffic; returns what became of it."""
+        before, answer = len(self.tell("/v1/speculation")["swaps"]), self.ask()["choices"]
+        self.deploy({"draft": draft})
+        deadline_s = time.monotonic() + 180
+        while time.monotonic() < deadline_s:
+            assert self.ask()["choices"] == answer
+            if len(swaps := self.tell("/v1/speculation")["swaps"]) > before:
+                return str(swaps[-1])
+        raise AssertionError("no decision in time")
+
+
+def lookup(**settings: Any) -> dict[str, Any]:
+    ngram = settings.pop("ngram", None)
+    drafter = {"name": "prompt_lookup", **({"min_ngram": ngram, "max_ngram": ngram} if ngram else {})}
+    return {"drafter": drafter, **settings}
+
+
+@pytest.mark.slow
+def test_a_drafter_is_swapped_on_the_running_application_and_taken_back_if_it_accepts_less(monkeypatch):
+    # The replica's process imports serve.app by name.
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{os.environ.get('PYTHONPATH', '')}")
+    rollout = Rollout(free_port())
+    with ray_session(min_cpus=1):
+        ray_serve.start(http_options={"host": "127.0.0.1", "port": rollout.port})
+        rollout.deploy(None)
+        deadline_s = time.monotonic() + 240
+        while ray_serve.status().applications["drafted"].status != "RUNNING":
+            assert time.monotonic() < deadline_s
+            time.sleep(0.5)
+        started = rollout.tell("/v1/models")["data"][0]["created"]
+        # Copies only what follows the same 60 tokens: it never drafts here.
+        assert "roll_back" in rollout.try_out(lookup(depth=4, ngram=60))
+        assert rollout.tell("/v1/regime")["draft"]["depth"] == 4
+        assert "promote" in rollout.try_out(lookup(depth=6))
+        assert rollout.tell("/v1/regime")["draft"]["depth"] == 6
+        assert rollout.tell("/v1/models")["data"][0]["created"] == started, "the replica was restarted"
+        stop_applications()

@@ -28,7 +28,7 @@ def report_load(
     )
     tau = bootstrap([[drafted.tokens, drafted.cycles] for _, drafted in pairs], ratio_of_sums, config)
     exact = sum(drafted.divergence is None for _, drafted in pairs) / len(pairs)
-    verdict = judge(speedup, len(pairs), exact, tau.value)
+    verdict = judge(speedup, len(pairs), exact, tau.value, drawn="groups of prompts")
     return {
         "concurrency": concurrency,
         "best_depth": depth,

@@ -22,12 +22,17 @@ class Verdict:
 
 
 def judge(
-    speedup: Interval | None, timed_prompts: int, exact_ratio: float, tau: float | None = None
+    speedup: Interval | None,
+    timed: int,
+    exact_ratio: float,
+    tau: float | None = None,
+    drawn: str = "prompts",
 ) -> Verdict:
     """Judge a drafter on one family.
 
     Args:
         speedup: None where no prompt was timed.
+        timed: What the interval was drawn from; `drawn` says of what.
         exact_ratio: Share of drafted answers that equal the plain ones. Below 1.0 speed is not judged:
             a faster way to another answer is not a speedup.
         tau: Acceptance length of the timed answers. A speedup whose whole interval lies above it cannot be,
@@ -39,8 +44,8 @@ def judge(
         return Verdict("undecided", "speed was not measured")
     if why := impossible(speedup, tau):
         return Verdict("undecided", why)
-    if timed_prompts < MIN_PROMPTS:
-        return Verdict("undecided", f"{timed_prompts} timed prompts are too few; {MIN_PROMPTS} are needed")
+    if timed < MIN_PROMPTS:
+        return Verdict("undecided", f"{timed} timed {drawn} are too few; {MIN_PROMPTS} are needed")
     if speedup.low > 1.0:
         return Verdict("win", "the whole interval lies above 1.0")
     if speedup.high < 1.0:

@@ -52,6 +52,25 @@ def test_a_stream_says_what_the_whole_answer_says(serve, events, block):
     assert chunks[-1]["speculation"] == whole["speculation"]
 
 
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("tokens", [5, 40])
+@pytest.mark.parametrize(
+    "text",
+    ["Go \U0001f469\u200d\U0001f680!", "e\u0301a", "\U0001f3f3\ufe0f\u200d\U0001f308", "\u65e5\u672c\u8a9e"],
+)
+def test_characters_of_several_tokens_come_whole_and_once_wherever_the_answer_is_cut(
+    serve, events, text, tokens, block
+):
+    client = serve(text, block=block)
+    whole = client.complete(max_tokens=tokens).json()["choices"][0]["text"]
+    chunks = events(client.complete(max_tokens=tokens, stream=True))
+    told = [chunk["choices"][0]["text"] for chunk in chunks]
+    assert "".join(told) == whole
+    if tokens == 40:
+        assert whole == text
+        assert not any("\ufffd" in piece for piece in told)
+
+
 def test_tokens_are_counted_by_ids_and_not_by_chunks(serve, events):
     counts = {}
     for block in (1, 4):
