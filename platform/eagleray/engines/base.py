@@ -14,7 +14,13 @@ from eagleray.corpus.prompt import AnswerOrigin
 from eagleray.drafters.base import DraftSource
 from eagleray.errors import EngineError
 from eagleray.speculation.acceptance import Cycle
-from eagleray.speculation.config import GREEDY, LogitAdjustments, SamplingConfig, TreeSetting
+from eagleray.speculation.config import (
+    GREEDY,
+    LogitAdjustments,
+    SamplingConfig,
+    TreeSetting,
+    TypicalAcceptance,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,6 +86,8 @@ class Generation:
     """Whether these are the ids that the target emitted, or ids of its text."""
     stop_string: str | None = None
     """The stop string that ended the answer; its last token is the answer's."""
+    lossy: bool = False
+    """Whether drafting was allowed to change the distribution of this answer."""
     reused_prompt_tokens: int = 0
     """Prompt tokens that were copied from an earlier prompt instead of computed."""
     scores: tuple[TokenScore, ...] | None = None
@@ -108,6 +116,9 @@ class DraftSetting:
     probability min(1, p / q). Where the drafter knows how unsure the target is, more is accepted than of its
     likeliest tokens. Answers keep the target's distribution, but a seed no longer gives the ids that it gives
     without a drafter. Chains only; greedy requests are as without."""
+    typical: TypicalAcceptance | None = None
+    """Accept what the target finds plausible instead of what it says. Sampled answers are then `lossy`, and
+    greedy ones as ever. Chains of the likeliest tokens only."""
     adaptive: bool = False
     """`depth` is the most: every cycle drafts as deep as promises the most tokens per second, which may be
     not at all. See `speculation/depth.py`."""

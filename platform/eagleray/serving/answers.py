@@ -87,6 +87,11 @@ class Answers:
         return sum(len(choice.ids) for choice in self.choices)
 
     @property
+    def lossy(self) -> bool:
+        """Whether drafting was allowed to change the distribution of an answer."""
+        return any(choice.outcome.lossy for choice in self.choices if choice.outcome)
+
+    @property
     def reused_prompt_tokens(self) -> int:
         """Prompt tokens that were copied from earlier prompts; of several answers to one prompt, the
         first's."""

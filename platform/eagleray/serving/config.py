@@ -9,7 +9,7 @@ from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
 from eagleray.engines.config import EngineConfig
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.settings import Settings
-from eagleray.speculation.config import TreeSetting
+from eagleray.speculation.config import TreeSetting, TypicalAcceptance
 from eagleray.targets.config import TargetConfig
 
 
@@ -32,6 +32,10 @@ class DraftConfig(Settings):
     drawn: bool = False
     """Draw the drafts of sampled requests from the drafter's own distribution instead of taking its likeliest
     tokens. Answers keep their distribution; a seed then gives other ids than without a drafter."""
+
+    typical: TypicalAcceptance | None = None
+    """Accept what the target finds plausible instead of what it says. Sampled answers are then lossy, which
+    they and the regime say."""
 
     expected_tau: float | None = Field(default=None, ge=1.0)
     """Acceptance length that was measured where the drafter was judged. Live traffic that stays far below it

@@ -79,17 +79,23 @@ def open_draft(config: DraftConfig, engine: Engine) -> DraftSetting:
     if config.block_size is not None:
         source = PartialBlock(source, config.block_size)
     return DraftSetting(
-        source=source, depth=config.depth, tree=config.tree, drawn=config.drawn, adaptive=config.adaptive
+        source=source,
+        depth=config.depth,
+        tree=config.tree,
+        drawn=config.drawn,
+        typical=config.typical,
+        adaptive=config.adaptive,
     )
 
 
 def draft_facts(config: DraftConfig | None) -> dict[str, Any]:
     """What a drafter adds to a regime: a hash of its weights, or of its settings where it has none."""
     if config is None:
-        return {"drafter_hash": None, "draft": None}
+        return {"drafter_hash": None, "draft": None, "lossy": False}
     return {
         "drafter_hash": drafter_hash(config.folder) if config.folder else fingerprint(config.drafter),
         "draft": config.model_dump(mode="json", exclude={"folder", "expected_tau"}),
+        "lossy": config.typical is not None,
     }
 
 

@@ -41,7 +41,7 @@ class Replies:
             **self._head(stream=False),
             "choices": [self._choice(choice) for choice in answers.choices],
             "usage": self._usage(answers),
-            "speculation": speculation_facts(answers.cycles),
+            "speculation": {**speculation_facts(answers.cycles), "lossy": answers.lossy},
         }
 
     def first(self) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ class Replies:
         if not self._ask.include_usage:
             return None
         chunk = {**self._head(stream=True), "choices": [], "usage": self._usage(answers)}
-        chunk["speculation"] = speculation_facts(answers.cycles)
+        chunk["speculation"] = {**speculation_facts(answers.cycles), "lossy": answers.lossy}
         if self._ask.return_cycles:
             chunk["cycles"] = [cycle_counts(choice.cycles) for choice in answers.choices]
         return chunk

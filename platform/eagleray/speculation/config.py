@@ -56,6 +56,20 @@ class LogitAdjustments(Settings):
         return any(penalty != 0.0 for penalty in penalties)
 
 
+class TypicalAcceptance(Settings):
+    """Accept a draft token that the target finds plausible: p(x) > min(epsilon, alpha exp(-H(p))), where H is
+    the entropy of its distribution (Medusa, arXiv 2401.10774).
+
+    Not lossless: sampled answers then have a distribution between the target's and the drafter's.
+    """
+
+    epsilon: float = Field(default=0.09, gt=0.0, lt=1.0)
+    """A token at least this probable is always plausible."""
+
+    alpha: float = Field(default=0.3, gt=0.0, le=1.0)
+    """Where the target is unsure, less probable ones are, too."""
+
+
 class TreeSetting(Settings):
     """Bounds of a draft tree, in the terms of EAGLE-2; its depth is the draft's."""
 

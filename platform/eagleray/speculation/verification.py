@@ -11,7 +11,11 @@ from typing import NamedTuple
 
 from torch import Tensor, arange, cat, minimum
 
+from eagleray.speculation.config import TypicalAcceptance
 from eagleray.speculation.sampling import draw
+
+_TINY = 1e-300
+"""Stands for 0 in logarithms that are multiplied by 0."""
 
 
 class ChainVerdict(NamedTuple):
@@ -67,6 +71,27 @@ def verify_drawn_chain(
     rows_B = arange(len(accepted_B), device=accepted_B.device)
     bonus_B = draw(residual_BPV[rows_B, accepted_B].clamp(min=0), bonus_uniforms_B)
     chosen_BP = cat([draft_BK, bonus_B[:, None]], dim=1).scatter(1, accepted_B[:, None], bonus_B[:, None])
+    return _commit(chosen_BP, accepted_B)
+
+
+def verify_typical_chain(
+    draft_BK: Tensor, target_probabilities_BPV: Tensor, target_BP: Tensor, rule: TypicalAcceptance
+) -> ChainVerdict:
+    """Accept each row's longest draft prefix that the target finds plausible. Not lossless.
+
+    Where the target's distribution is a single token, as in greedy decoding, that token alone is plausible.
+
+    Args:
+        draft_BK: Proposed ids. A negative id ends a shorter draft.
+        target_BP: The target's own token at each position, committed after the accepted ones.
+    """
+    p_BPV = target_probabilities_BPV[:, :-1]
+    entropy_BK = -(p_BPV * p_BPV.clamp(min=_TINY).log()).sum(-1)
+    threshold_BK = (rule.alpha * (-entropy_BK).exp()).clamp(max=rule.epsilon)
+    p_BK = p_BPV.gather(-1, draft_BK.clamp(min=0)[..., None]).squeeze(-1)
+    accepted_B = _accepted_prefix((draft_BK >= 0) & (p_BK > threshold_BK))
+    bonus_B1 = target_BP.gather(1, accepted_B[:, None])
+    chosen_BP = cat([draft_BK, bonus_B1], dim=1).scatter(1, accepted_B[:, None], bonus_B1)
     return _commit(chosen_BP, accepted_B)
 
 

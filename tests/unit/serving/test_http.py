@@ -29,6 +29,7 @@ def test_a_chat_is_answered_with_usage_and_what_was_speculated(serve):
         "delivered_tokens": 3,
         "acceptance_length": 3.0,
         "acceptance_rate_by_slot": [1.0, 1.0],
+        "lossy": False,
     }
     assert response.headers["x-speculation-acceptance-length"] == "3"
     assert response.headers["x-speculation-drafted-tokens"] == "2"

@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from eagleray.speculation.config import TypicalAcceptance
 from eagleray.speculation.sampling import draw
-from eagleray.speculation.verification import verify_chain, verify_drawn_chain
+from eagleray.speculation.verification import verify_chain, verify_drawn_chain, verify_typical_chain
 
 TOKENS = 3
 EIGHTHS = [(k + 0.5) / 8 for k in range(8)]
@@ -214,3 +215,39 @@ def test_an_empty_slot_of_a_drawn_draft_is_followed_by_the_target_itself():
         assert verdict.accepted_B.tolist() == [0]
         seen[int(verdict.committed_BP[0, 0])] += 1 / 8
     assert seen == target_probabilities(())
+
+
+def test_plausible_tokens_are_accepted_and_the_target_goes_on_from_there():
+    """Of p = (0.5, 0.25, 0.25) with an entropy of 1.04 the threshold is min(0.09, 0.3 / 2.83) = 0.09; of
+    (0.95, 0.05, 0) with 0.2 it is 0.09, too."""
+    p_BPV = torch.tensor([[[0.5, 0.25, 0.25], [0.95, 0.05, 0.0], [0.5, 0.25, 0.25]]], dtype=torch.float64)
+    target_BP = torch.tensor([[0, 0, 2]])
+    for draft, accepted, committed in (
+        ([2, 0], 2, [2, 0, 2]),
+        ([1, 1], 1, [1, 0, 0]),
+        ([-1, 0], 0, [0, 0, 0]),
+    ):
+        verdict = verify_typical_chain(torch.tensor([draft]), p_BPV, target_BP, TypicalAcceptance())
+        assert verdict.accepted_B.tolist() == [accepted]
+        assert verdict.committed_BP.tolist() == [committed]
+
+
+def test_where_the_target_is_unsure_less_probable_tokens_are_plausible():
+    """Of 64 equally likely tokens each has 1/64, and the threshold is 0.3 / 64."""
+    p_BPV = torch.full((1, 2, 64), 1 / 64, dtype=torch.float64)
+    draft_BK, target_BP = torch.tensor([[7]]), torch.tensor([[3, 3]])
+    assert verify_typical_chain(draft_BK, p_BPV, target_BP, TypicalAcceptance()).accepted_B.tolist() == [1]
+    strict = TypicalAcceptance(epsilon=0.001, alpha=1.0)
+    assert verify_typical_chain(draft_BK, p_BPV, target_BP, strict).accepted_B.tolist() == [1]
+    assert verify_typical_chain(
+        draft_BK, p_BPV, target_BP, TypicalAcceptance(epsilon=0.5, alpha=1.0)
+    ).accepted_B.tolist() == [0]
+
+
+def test_of_a_single_token_that_token_alone_is_plausible():
+    p_BPV = torch.tensor([[[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]], dtype=torch.float64)
+    for draft, accepted in ((1, 1), (0, 0)):
+        verdict = verify_typical_chain(
+            torch.tensor([[draft]]), p_BPV, torch.tensor([[1, 0]]), TypicalAcceptance()
+        )
+        assert verdict.accepted_B.tolist() == [accepted]

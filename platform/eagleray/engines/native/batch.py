@@ -97,6 +97,7 @@ class RunningBatch:
         self._depth = draft.depth if draft else 0
         self._tree = draft.tree if draft else None
         self._drawn = draft is not None and draft.drawn
+        self._typical = draft.typical if draft else None
         # Verification writes rejected drafts past the end of the longest sequence.
         room = max_length + budget.draft_room
         self._cache = decoder.new_cache(max_rows, room, budget.positions)
@@ -125,6 +126,7 @@ class RunningBatch:
         self._settle()
         with self._stopwatch.phase("prefill"):
             slot = len(self.rows) + len(self.entering)
+            row.lossy = self._typical is not None and not row.sampling.greedy
             self.entering.append(row)
             blocks = self.prefixes.take(row)
             for block in blocks:
@@ -305,7 +307,8 @@ class RunningBatch:
             ids_BP, self._cache, self._taps.layers, draft.ancestry_BPP
         )
         logits_BPV = self._decoder.logits(final_BPD)
-        verdict = judge(logits_BPV, self.rows, draft)
+        typical = self._typical if any(row.lossy for row in self.rows) else None
+        verdict = judge(logits_BPV, self.rows, draft, typical)
         accepted = verdict.accepted_B.tolist()
         if isinstance(verdict, ChainVerdict):
             return Verified(accepted, verdict.committed_BP, features_BPLD, final_BPD, logits_BPV)

@@ -13,19 +13,31 @@ from eagleray.engines.base import TokenScore
 from eagleray.engines.native.drafts import ChainDraft, DrawnChain, TreeDraft
 from eagleray.engines.native.rows import Row
 from eagleray.speculation.adjusting import adjust
+from eagleray.speculation.config import TypicalAcceptance
 from eagleray.speculation.sampling import draw, probabilities
 from eagleray.speculation.trees import TreeVerdict
-from eagleray.speculation.verification import ChainVerdict, verify_drawn_chain
+from eagleray.speculation.verification import ChainVerdict, verify_drawn_chain, verify_typical_chain
 
 
 def judge(
-    logits_BPV: Tensor, rows: Sequence[Row], draft: ChainDraft | TreeDraft
+    logits_BPV: Tensor,
+    rows: Sequence[Row],
+    draft: ChainDraft | TreeDraft,
+    typical: TypicalAcceptance | None = None,
 ) -> ChainVerdict | TreeVerdict:
-    """How much of a draft is accepted, and what is committed."""
-    if not isinstance(draft, DrawnChain):
+    """How much of a draft is accepted, and what is committed.
+
+    Args:
+        typical: Accept what is plausible; None is lossless.
+    """
+    if not isinstance(draft, DrawnChain) and typical is None:
         return draft.verify(choose(logits_BPV, rows, draft))
-    target_BPV = probabilities(_adjusted(logits_BPV, rows, draft), [row.sampling for row in rows])
     slots = draft.ids_BN.shape[1]
+    target_BPV = probabilities(_adjusted(logits_BPV, rows, draft), [row.sampling for row in rows])
+    if typical is not None:
+        uniforms_BP = target_BPV.new_tensor([row.uniforms(slots + 1) for row in rows])
+        return verify_typical_chain(draft.ids_BN, target_BPV, draw(target_BPV, uniforms_BP), typical)
+    assert isinstance(draft, DrawnChain)
     return verify_drawn_chain(
         draft.ids_BN,
         draft.probabilities_BNV,

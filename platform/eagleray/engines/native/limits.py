@@ -72,9 +72,12 @@ class Limits(RequestLimits):
         """Refuse a drafter that does not fit.
 
         Raises:
-            EngineError: It cannot draft that deep or draw its drafts, or taps layers that the target does not
+            EngineError: Settings exclude each other, it cannot draft that deep or draw its drafts, or taps
+            layers that the target does not
                 have.
         """
+        if draft.typical is not None and (draft.drawn or draft.tree is not None):
+            raise EngineError("Typical acceptance is of chains that are not drawn. Leave out drawn and tree.")
         if draft.drawn and draft.tree is not None:
             raise EngineError("Drafts are to be drawn, but trees are not. Leave out one of drawn and tree.")
         if draft.drawn and not draft.source.can_draw:

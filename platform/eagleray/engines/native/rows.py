@@ -46,6 +46,8 @@ class Row:
     ):
         self.request = request
         self.finish_reason: FinishReason | None = None
+        self.lossy = False
+        """Whether drafting may change the distribution of the answer."""
         self.max_answer_tokens = max_answer_tokens
         self.prefilled = 0
         """Prompt tokens that the target has run."""
@@ -143,6 +145,7 @@ class Row:
             finish_reason=self.finish_reason,
             cycles=tuple(self._cycles),
             stop_string=self._text.stopped_by if self._text else None,
+            lossy=self.lossy,
             reused_prompt_tokens=self.reused,
             scores=None if self.request.log_probabilities is None else tuple(self.scores),
             captured=captured,

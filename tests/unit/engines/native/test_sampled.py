@@ -11,7 +11,7 @@ from eagleray.engines.base import DraftSetting
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.native.engine import NativeEngine
 from eagleray.errors import EngineError
-from eagleray.speculation.config import GREEDY, SamplingConfig, TreeSetting
+from eagleray.speculation.config import GREEDY, SamplingConfig, TreeSetting, TypicalAcceptance
 from eagleray.speculation.sampling import draw, probabilities
 from eagleray.targets.decoder import TargetDecoder
 
@@ -212,3 +212,23 @@ def test_drafts_that_cannot_be_drawn_are_refused(make_engine):
     tree = DraftSetting(source=Drawing({1: 1.0}), depth=1, drawn=True, tree=TreeSetting())
     with pytest.raises(EngineError, match="trees"):
         make_engine().open_stream(draft=tree)
+
+
+def test_typical_acceptance_is_labelled_and_leaves_greedy_answers_alone(exact_engine, requests, plain):
+    """Sampled ones take whatever the target finds plausible, and say that they are lossy."""
+    draft = DraftSetting(source=Constant([3, 250, 7]), depth=3, typical=TypicalAcceptance(epsilon=1e-9))
+    run = exact_engine(max_batch_size=4).generate(requests, draft=draft)
+    for request, one, expected in zip(requests, run.generations, plain, strict=True):
+        assert one.lossy == (not request.sampling.greedy)
+        if request.sampling.greedy:
+            assert one.answer_ids == expected.answer_ids
+    # Temperature 1 and no filter: everything is plausible, so the answer is the drafter's.
+    assert run.generations[0].answer_ids[1:4] == (3, 250, 7)
+    assert not any(one.lossy for one in exact_engine().generate(requests).generations)
+
+
+def test_typical_acceptance_is_of_chains_that_are_not_drawn(make_engine):
+    for other in ({"drawn": True}, {"tree": TreeSetting()}):
+        draft = DraftSetting(source=Drawing({1: 1.0}), depth=1, typical=TypicalAcceptance(), **other)
+        with pytest.raises(EngineError, match="Typical acceptance"):
+            make_engine().open_stream(draft=draft)
