@@ -49,6 +49,7 @@ def render_html(report: dict[str, Any]) -> str:
         concurrencies=load_plots.concurrency_panels(report),
         throughputs=load_plots.throughput_panels(report),
         times=plots.time_panels(report),
+        load_times=load_plots.time_panels(report),
         predictions=load_plots.prediction_panels(report),
         losses=plots.loss_panels(report),
         lengths=plots.length_panels(report),

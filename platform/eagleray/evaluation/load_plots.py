@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from eagleray.drawing.charts import Line, Point, line_panel, point_panel
+from eagleray.drawing.charts import Bar, Line, Point, bar_panel, line_panel, point_panel
 from eagleray.drawing.svg import nice_ticks
 from eagleray.evaluation.plots import COLOURS, Panel
 
@@ -53,6 +53,32 @@ def throughput_panels(report: dict[str, Any]) -> list[Panel]:
             line_panel(label, lines, x_ticks, y_ticks, "tokens/s of one user (median)"),
         )
         for label, lines in curves
+    ]
+
+
+def time_panels(report: dict[str, Any]) -> list[Panel]:
+    """Milliseconds of the engine per token under each load, split into draft, verify and host."""
+    rows: dict[str, dict[str, dict[str, float]]] = {}
+    for label, drafter in report["drafters"].items():
+        for load, entry in drafter["loads"].items():
+            for name, side in (("plain", entry["plain"]), (label, entry["drafted"])):
+                if (parts := side["engine_ms_per_token"]) is not None:
+                    rows.setdefault(load, {})[name] = parts
+    slowest = max((sum(parts.values()) for sides in rows.values() for parts in sides.values()), default=0.0)
+    return [
+        Panel(load, bar_panel(load, _time_bars(sides), nice_ticks(0.0, slowest, 4), "ms per token"))
+        for load, sides in rows.items()
+    ]
+
+
+def _time_bars(sides: dict[str, dict[str, float]]) -> list[Bar]:
+    return [
+        Bar(
+            name,
+            tuple((f"part-{part}", ms, f"{name}, {part}: {ms:.1f} ms") for part, ms in parts.items()),
+            f"{sum(parts.values()):.1f}",
+        )
+        for name, parts in sides.items()
     ]
 
 

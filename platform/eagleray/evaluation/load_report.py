@@ -67,14 +67,14 @@ def _time(answer: TimedAnswer, divergence: str | None) -> SettingTime:
 
 
 def _rates(times: Sequence[SettingTime], concurrency: int) -> dict[str, Any]:
-    seconds = sum(time.decode_s for time in times)
-    tokens_per_s = sum(time.tokens for time in times) / seconds
+    tokens = sum(time.tokens for time in times)
+    tokens_per_s = tokens / sum(time.decode_s for time in times)
     return {
         "tokens_per_s": tokens_per_s,
         "user_tokens_per_s": {"p50": tokens_per_s / concurrency},
-        "time_share": {
-            "draft": sum(time.draft_s for time in times) / seconds,
-            "verify": sum(time.verify_s for time in times) / seconds,
-            "host": sum(time.host_s for time in times) / seconds,
+        "engine_ms_per_token": {
+            "draft": 1e3 * sum(time.draft_s for time in times) / tokens,
+            "verify": 1e3 * sum(time.verify_s for time in times) / tokens,
+            "host": 1e3 * sum(time.host_s for time in times) / tokens,
         },
     }

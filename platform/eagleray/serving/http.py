@@ -98,7 +98,12 @@ class Routes:
         self._require_key(request)
         service = self._service
         return JSONResponse(
-            {**service.account.facts(), "unfinished": service.unfinished, "swaps": service.swaps}
+            {
+                **service.account.facts(),
+                "engine_s": service.engine_s,
+                "unfinished": service.unfinished,
+                "swaps": service.swaps,
+            }
         )
 
     async def health(self, request: Request) -> Response:

@@ -95,6 +95,17 @@ class Service:
         )
 
     @property
+    def engine_s(self) -> dict[str, float]:
+        """Seconds since the start that the live drafter's stream worked, by what it did."""
+        times = self._live.stream.times
+        return {
+            "prefill": times.prefill_s,
+            "draft": times.draft_s,
+            "verify": times.verify_s,
+            "host": times.host_s,
+        }
+
+    @property
     def unfinished(self) -> int:
         """Answers that wait or grow."""
         return len(self._updates)

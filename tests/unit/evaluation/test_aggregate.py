@@ -64,7 +64,10 @@ def test_loads_hold_every_drafter_at_its_deepest_and_say_where_drafting_stops_to
         assert (entry["speedup_depth"], entry["verdict"]) == (3, "win")
         assert entry["speedup_ratio"] == entry["throughput_ratio"] == pytest.approx(12 / 3.75)
         assert entry["acceptance_length"] == 4.0
-        assert entry["drafted"]["time_share"] == pytest.approx({"draft": 0.2, "verify": 0.8, "host": 0.0})
+        # 3.75 s for 12 tokens, a fifth of it drafting.
+        assert entry["drafted"]["engine_ms_per_token"] == pytest.approx(
+            {"draft": 62.5, "verify": 250.0, "host": 0.0}
+        )
     # Two answers together take the pretend engine twice as long: each user gets half.
     plain = good["loads"]["batch-2"]["plain"]
     assert (plain["tokens_per_s"], plain["user_tokens_per_s"]["p50"]) == pytest.approx((1.0, 0.5))

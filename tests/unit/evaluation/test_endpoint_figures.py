@@ -144,6 +144,16 @@ def test_the_slowest_family_is_named():
     assert set(drafter["slices"]) == {"category code", "category prose", "prompts of 1 to 63 tokens"}
 
 
+def test_time_by_part_is_per_token_that_cycles_delivered_and_unknown_where_a_server_does_not_tell():
+    blocks = measured(cycle_s=STEP_S * 1.5, tau=3)
+    assert load_entry("eagle3", blocks, CONFIG)["drafted"]["engine_ms_per_token"] is None
+    # A block is 4 answers of 60 tokens after the first.
+    engine_s = {"prefill": 9.0, "draft": 2.4, "verify": 4.8, "host": 0.24}
+    told = [block.model_copy(update={"engine_s": engine_s}) for block in blocks]
+    parts = load_entry("eagle3", told, CONFIG)["drafted"]["engine_ms_per_token"]
+    assert parts == pytest.approx({"draft": 10.0, "verify": 20.0, "host": 1.0})
+
+
 def test_tokens_of_one_chunk_come_after_no_wait():
     one = served(0, 1.0, 3, lambda: 1.0)
     gaps = token_gaps_s([one])

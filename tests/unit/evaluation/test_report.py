@@ -47,9 +47,9 @@ def test_the_page_asks_nothing_of_any_other_place(report: dict[str, Any]) -> Non
 
 def test_every_plot_is_well_formed_and_has_words_for_those_who_cannot_see_it(report: dict[str, Any]) -> None:
     plots = re.findall(r'<svg class="plot".*?</svg>', render_html(report), re.DOTALL)
-    # Two families in four figures; speedup by concurrency, and throughput of two drafters; the prediction;
-    # one trained drafter, and the lengths of the training data.
-    assert len(plots) == 2 * 4 + 3 + 1 + 1 + 1
+    # Two families in four figures; speedup by concurrency, throughput of two drafters and time of two loads;
+    # the prediction; one trained drafter, and the lengths of the training data.
+    assert len(plots) == 2 * 4 + 5 + 1 + 1 + 1
     for plot in plots:
         image = ElementTree.fromstring(plot)
         assert image.attrib["role"] == "img"

@@ -7,6 +7,7 @@ import pytest
 
 from eagleray.corpus.chat import RenderedPrompt
 from eagleray.corpus.prompt import user_prompt
+from eagleray.engines.base import EngineTimes
 from eagleray.errors import EngineError
 from eagleray.evaluation.endpoint.client import EndpointClient
 from eagleray.evaluation.endpoint.config import ArmConfig, EndpointConfig, ReplayConfig
@@ -96,6 +97,18 @@ def test_every_token_is_counted_and_timed_whatever_the_chunks(measured):
         assert answer.chunk_s == tuple(sorted(answer.chunk_s))
     assert answers["drafted"][0].cycles[0] == Cycle(drafted=3, accepted=3, delivered=4)
     assert len(answers["drafted"][0].chunk_s) < len(answers["plain"][0].chunk_s)
+
+
+def test_the_engine_s_own_account_of_its_time_comes_with_every_block(serve, listen, monkeypatch):
+    plain, drafted = serve(ANSWER), serve(ANSWER, block=3)
+    times = EngineTimes(prefill_s=1.0, draft_s=2.0, verify_s=3.0, host_s=4.0)
+    monkeypatch.setattr(drafted.stream, "times", times, raising=False)
+    config = config_of(listen(plain), listen(drafted)).model_copy(update={"concurrencies": (1,)})
+    _, blocks = asyncio.run(measure(config))
+    parts = {"prefill", "draft", "verify", "host"}
+    assert all(set(block.engine_s) == parts for block in blocks["closed-1"])
+    told = drafted.send("GET", "/v1/speculation").json()["engine_s"]
+    assert told == {"prefill": 1.0, "draft": 2.0, "verify": 3.0, "host": 4.0}
 
 
 def test_servers_take_turns_over_the_same_prompts(measured):

@@ -100,6 +100,10 @@ class EndpointClient:
             await self._get("/v1/regime") if self.extensions else {"engine": str(owner), "model": self.model}
         )
 
+    async def engine_s(self) -> dict[str, float]:
+        """Seconds that the server's engine worked, by what it did; empty where the server does not tell."""
+        return dict((await self._get("/v1/speculation"))["engine_s"]) if self.extensions else {}
+
     async def answer(
         self,
         prompt_id: str,

@@ -10,6 +10,7 @@ from eagleray.evaluation.endpoint.client import Served
 from eagleray.evaluation.endpoint.config import EndpointConfig
 from eagleray.evaluation.endpoint.load import PLAIN, Block
 from eagleray.evaluation.family_report import first_divergence
+from eagleray.evaluation.plots import TIME_PARTS
 from eagleray.evaluation.slices import Outcome, slice_entry, spread
 
 PERCENTILES = (50, 95, 99)
@@ -76,7 +77,18 @@ def latency(blocks: Sequence[Block]) -> dict[str, Any]:
         "inter_token_s": percentiles(token_gaps_s(answers)),
         "user_tokens_per_s": percentiles(per_user),
         "load_average": max(block.load_average for block in blocks),
+        "engine_ms_per_token": _engine_ms_per_token(blocks),
     }
+
+
+def _engine_ms_per_token(blocks: Sequence[Block]) -> dict[str, float] | None:
+    """What the engine did for a token, prefill and the token that it yields left out; None where the server
+    does not tell."""
+    tokens = sum(max(0, answer.tokens - 1) for block in blocks for answer in block.answers)
+    seconds = {part: sum(block.engine_s.get(part, 0.0) for block in blocks) for part in TIME_PARTS}
+    if not tokens or not any(seconds.values()):
+        return None
+    return {part: 1e3 * second / tokens for part, second in seconds.items()}
 
 
 def token_gaps_s(answers: Iterable[Served]) -> list[float]:

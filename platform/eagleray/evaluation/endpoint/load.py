@@ -35,6 +35,9 @@ class Block(Settings):
     wall_s: float
     load_average: float
     """Processes that wanted a core when the block began, everything on the machine counted."""
+    engine_s: dict[str, float] = {}
+    """Seconds that the engine spent on the block in prefill, draft, verify and host; empty where the server
+    does not tell."""
     answers: tuple[Served, ...]
 
     @property
@@ -125,9 +128,11 @@ async def measure_load(
         shift = number % len(arms)
         for arm in arms[shift:] + arms[:shift]:
             load_average = os.getloadavg()[0]
+            before_s = await clients[arm].engine_s()
             began_s = time.perf_counter()
             answers = await _answer(load, clients[arm], turn, start, config)
             wall_s = time.perf_counter() - began_s
+            after_s = await clients[arm].engine_s()
             blocks.append(
                 Block(
                     arm=arm,
@@ -136,6 +141,7 @@ async def measure_load(
                     number=number,
                     wall_s=wall_s,
                     load_average=load_average,
+                    engine_s={part: after_s[part] - before_s[part] for part in after_s},
                     answers=tuple(answers),
                 )
             )
