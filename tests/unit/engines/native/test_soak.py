@@ -12,29 +12,36 @@ from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.native.engine import NativeEngine
 from eagleray.errors import EngineError
 from eagleray.speculation.config import LogitAdjustments, SamplingConfig
+from eagleray.targets.decoder import TargetDecoder
+from eagleray.targets.embedded import prepare_embedded
 
-VOCAB_SIZE = 300
 CONTEXT_TOKENS = 512
-POSITION_BYTES = 2 * 4 * 2 * 16 * 4
-"""Keys and values, layers, key-value heads, width of a head, bytes of a number."""
-SETTINGS = NativeEngineConfig(
-    max_batch_size=6,
-    prefill_tokens_per_cycle=64,
-    kv_cache_gib=4 * 528 * POSITION_BYTES / 2**30,
-    prefix_cache_gib=20 * 64 * POSITION_BYTES / 2**30,
-)
-"""So little of everything that requests wait, prompts come in pieces, and kept blocks are given up again."""
+
+
+def scarce(decoder: TargetDecoder) -> NativeEngineConfig:
+    """So little of everything that requests wait, prompts come in pieces, and kept blocks are given up
+    again."""
+    shape = decoder.geometry
+    position_bytes = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * decoder.dtype.itemsize
+    return NativeEngineConfig(
+        max_batch_size=6,
+        context_window_tokens=CONTEXT_TOKENS,
+        prefill_tokens_per_cycle=64,
+        kv_cache_gib=4 * 528 * position_bytes / 2**30,
+        prefix_cache_gib=20 * 64 * position_bytes / 2**30,
+    )
 
 
 def show(ids):
-    return "".join(chr(0x4E00 + token) for token in ids)
+    return "".join(chr(0x20000 + token) for token in ids)
 
 
 class Traffic:
     """Random requests, well-formed ones and others."""
 
-    def __init__(self, seed: int):
+    def __init__(self, seed: int, vocab_size: int):
         self.random = random.Random(seed)
+        self._vocab_size = vocab_size
         self._beginnings = [self._ids(70), self._ids(200)]
 
     def well_formed(self, number: int) -> GenerationRequest:
@@ -49,7 +56,7 @@ class Traffic:
                 temperature=chance.choice([0.0, 0.0, 0.7, 1.5]), top_k=chance.choice([None, 5])
             ),
             seed=number,
-            stop_strings=chance.choice([(), (), (show([chance.randrange(VOCAB_SIZE)]),)]),
+            stop_strings=chance.choice([(), (), (show([chance.randrange(self._vocab_size)]),)]),
             adjustments=chance.choice(
                 [None, None, LogitAdjustments(frequency_penalty=1.0, logit_bias={3: -50.0}, min_new_tokens=2)]
             ),
@@ -57,17 +64,17 @@ class Traffic:
         )
 
     def _ids(self, count: int) -> tuple[int, ...]:
-        return tuple(self.random.randrange(VOCAB_SIZE) for _ in range(count))
+        return tuple(self.random.randrange(self._vocab_size) for _ in range(count))
 
     def malformed(self, number: int) -> GenerationRequest:
         wrong = [
             {"prompt_ids": ()},
-            {"prompt_ids": (VOCAB_SIZE,)},
+            {"prompt_ids": (self._vocab_size,)},
             {"prompt_ids": (1,) * CONTEXT_TOKENS},
             {"max_new_tokens": 0},
             {"stop_strings": ("",)},
             {"log_probabilities": -1},
-            {"adjustments": LogitAdjustments(logit_bias={VOCAB_SIZE: 1.0})},
+            {"adjustments": LogitAdjustments(logit_bias={self._vocab_size: 1.0})},
         ]
         return replace(self.well_formed(number), **self.random.choice(wrong))
 
@@ -106,14 +113,26 @@ def live_tensors() -> int:
     return sum(torch.is_tensor(thing) for thing in gc.get_objects())
 
 
+@pytest.fixture
+def embedded_decoder() -> TargetDecoder:
+    return TargetDecoder.load(prepare_embedded(), torch.float32)
+
+
 @pytest.mark.parametrize(
-    ("requests", "adaptive"),
-    [(120, False), (120, True), pytest.param(2000, True, marks=pytest.mark.slow)],
+    ("target", "requests", "adaptive"),
+    [
+        ("long_decoder", 120, False),
+        ("long_decoder", 120, True),
+        pytest.param("long_decoder", 1900, True, marks=pytest.mark.slow),
+        pytest.param("embedded_decoder", 100, True, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+    ],
 )
-def test_everything_well_formed_is_answered_and_nothing_is_left(long_decoder, requests, adaptive):
-    engine = NativeEngine(long_decoder, SETTINGS, (7,), show)
+def test_everything_well_formed_is_answered_and_nothing_is_left(request, target, requests, adaptive):
+    decoder = request.getfixturevalue(target)
+    settings, vocab_size = scarce(decoder), decoder.geometry.vocab_size
+    engine = NativeEngine(decoder, settings, (7,), show)
     stream = engine.open_stream(draft=DraftSetting(source=Repeating(), depth=3, adaptive=adaptive))
-    traffic, chance = Traffic(0), random.Random(1)
+    traffic, chance = Traffic(0, vocab_size), random.Random(1)
     asked, answered, withdrawn, refused, tensors = {}, {}, set(), 0, []
     for number in range(requests):
         if chance.random() < 0.15:
@@ -121,9 +140,9 @@ def test_everything_well_formed_is_answered_and_nothing_is_left(long_decoder, re
                 stream.submit(traffic.malformed(number))
             refused += 1
         else:
-            request = traffic.well_formed(number)
-            stream.submit(request)
-            asked[request.request_id] = request
+            one = traffic.well_formed(number)
+            stream.submit(one)
+            asked[one.request_id] = one
         if chance.random() < 0.1:
             victim = chance.choice(sorted(asked.keys() - answered.keys() - withdrawn) or ["nobody"])
             stream.cancel(victim)
@@ -138,14 +157,13 @@ def test_everything_well_formed_is_answered_and_nothing_is_left(long_decoder, re
     assert answered.keys() == asked.keys() - withdrawn
     assert refused > requests // 20
     assert tensors[1] <= tensors[0] + 5
-    assert stream._batch.prefixes._bytes <= SETTINGS.prefix_cache_gib * 2**30
+    assert stream._batch.prefixes._bytes <= settings.prefix_cache_gib * 2**30
     assert sum(one.reused_prompt_tokens for one in answered.values()) > 0
     assert stream._batch.free_slots == 6
     assert set(stream._batch._cache.lengths) == {0}
     for name, one in answered.items():
-        request = asked[name]
-        assert 1 <= len(one.answer_ids) <= request.max_new_tokens
-        assert len(request.prompt_ids) + len(one.answer_ids) <= CONTEXT_TOKENS
+        assert 1 <= len(one.answer_ids) <= asked[name].max_new_tokens
+        assert len(one.prompt_ids) + len(one.answer_ids) <= CONTEXT_TOKENS
         assert one.scores is None or len(one.scores) == len(one.answer_ids)
         ended = one.answer_ids[-1] == 7 or one.stop_string is not None
         assert one.finish_reason == ("stop" if ended else "length")
