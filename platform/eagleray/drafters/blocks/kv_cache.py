@@ -74,6 +74,11 @@ class DraftCache:
         self.keys[layer][rows_N, :, positions_N] = keys_NGd
         self.values[layer][rows_N, :, positions_N] = values_NGd
 
+    def write_all(self, rows_N: Tensor, positions_N: Tensor, keys_NLGd: Tensor, values_NLGd: Tensor) -> None:
+        """Place keys and values of all L layers at (row, position)."""
+        self.keys[:, rows_N, :, positions_N] = keys_NLGd
+        self.values[:, rows_N, :, positions_N] = values_NLGd
+
     @torch.inference_mode()  # Like the drafting in which the storage was made.
     def move(self, source: int, destination: int) -> None:
         """Copy a row over another one."""

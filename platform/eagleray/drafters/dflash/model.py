@@ -23,6 +23,8 @@ from eagleray.targets.heads import FrozenHeads
 class CarryingLayer(MaskedBlockLayer):
     """A layer for which committed positions are ordinary causal rows, fed with features at the bottom."""
 
+    injects = False
+
     def context_source(self, context_ND: Tensor) -> Tensor:
         """Keys and values come from the normed state, as those of slots do."""
         source_ND: Tensor = self.input_layernorm(context_ND)

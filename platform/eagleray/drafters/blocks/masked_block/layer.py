@@ -17,6 +17,9 @@ class MaskedBlockLayer(nn.Module):
     """A decoder layer over block rows; the target's features of committed positions are injected:
     they pass through its key and value matrices alone."""
 
+    injects = True
+    """Whether keys and values of committed positions are made of the same state in every layer."""
+
     def __init__(self, dimensions: Dimensions):
         super().__init__()
         width, eps = dimensions.hidden_size, dimensions.rms_norm_eps

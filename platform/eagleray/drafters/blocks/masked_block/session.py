@@ -16,6 +16,7 @@ from eagleray.drafters.base import Committed, DraftSession
 from eagleray.drafters.blocks.kv_cache import DraftCache, Visible
 from eagleray.drafters.blocks.layers import Angles
 from eagleray.drafters.blocks.masked_block.config import Reach
+from eagleray.drafters.blocks.masked_block.injection import Injection
 from eagleray.drafters.blocks.masked_block.layer import MaskedBlockLayer
 from eagleray.drafters.blocks.observed import Observed
 from eagleray.drafters.blocks.packing import Packing
@@ -56,6 +57,9 @@ class MaskedBlockSession(DraftSession):
         )
         self.head_UD = drafter.target_head_UD()
         self.reaches = drafter.reaches()
+        stack = drafter.stack()
+        injects = all(layer.injects for layer in stack)
+        self.injection = Injection(stack, drafter.dimensions.rms_norm_eps) if injects else None
         self.lengths = [0] * max_rows
         self.anchors_R = torch.zeros(max_rows, dtype=torch.int64, device=like.device)
 
@@ -66,6 +70,14 @@ class MaskedBlockSession(DraftSession):
         self.cache.reserve(self.lengths)
         context_ND = self.drafter.fuse(seen.features_NLD)
         angles = self.drafter.rotary(seen.positions_N)
+        if self.injection is not None:
+            self.cache.write_all(seen.rows_N, seen.positions_N, *self.injection(context_ND, angles))
+        else:
+            self._carry(context_ND, seen, angles)
+        self.anchors_R[seen.grown_rows] = seen.next_ids_N[seen.newest_index]
+
+    def _carry(self, context_ND: Tensor, seen: Observed, angles: Angles) -> None:
+        """Store keys and values layer by layer, each made of what the one before made of the positions."""
         stack = self.drafter.stack()
         for index, layer in enumerate(stack):
             keys_NGd, values_NGd = layer.self_attn.keys_values(layer.context_source(context_ND), angles)
@@ -73,7 +85,6 @@ class MaskedBlockSession(DraftSession):
             if layer is not stack[-1]:
                 attend = partial(self._attend_committed, index, layer, seen, angles)
                 context_ND = layer.carry(context_ND, attend)
-        self.anchors_R[seen.grown_rows] = seen.next_ids_N[seen.newest_index]
 
     @torch.inference_mode()
     def draft(self, num_rows: int, depth: int) -> Tensor:
