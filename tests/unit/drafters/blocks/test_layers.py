@@ -9,6 +9,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from eagleray.drafters.blocks.config import LayerShape
 from eagleray.drafters.blocks.layers import Dimensions, Rotary
 from eagleray.errors import ConfigError
+from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.heads import FrozenHeads
 
 
@@ -17,6 +18,9 @@ class Shape(LayerShape):
 
     def tapped_layers(self, num_layers: int) -> tuple[int, ...]:
         return ()
+
+    def num_parameters(self, geometry: TargetGeometry) -> int:
+        return 0
 
     @property
     def max_depth(self) -> int | None:
