@@ -214,9 +214,11 @@ def _greedy_checks(drafters: Mapping[str, Mapping[str, Any]]) -> list[Check]:
             f"{family}, {one['answer']}, token {one['token']}"
             for family, entry in depths
             for one in entry["divergences"]
+            if not one["near_tie"]
         ]
         compared = sum(entry["compared_answers"] for _, entry in depths)
-        checks.append(greedy_check(label, compared, divergences))
+        near_ties = sum(one["near_tie"] for _, entry in depths for one in entry["divergences"])
+        checks.append(greedy_check(label, compared, divergences, near_ties))
     return checks
 
 

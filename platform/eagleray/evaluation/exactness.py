@@ -22,18 +22,21 @@ class Check(Settings):
     """What was compared, and what differs."""
 
 
-def greedy_check(label: str, compared: int, divergences: list[str]) -> Check:
+def greedy_check(label: str, compared: int, divergences: list[str], near_ties: int = 0) -> Check:
     """Drafted answers against plain ones, token for token.
 
     Args:
-        divergences: Where each answer that differs first does.
+        divergences: Where each answer that differs first does, near ties left out.
+        near_ties: Answers that first differ where the target's own logits nearly tie.
     """
     if not divergences:
+        equal = "all" if not near_ties else f"{compared - near_ties} of"
+        but = f"; {near_ties} first differ at a near tie of the target's logits" if near_ties else ""
         return Check(
             name=GREEDY,
             subject=label,
             outcome="passed",
-            detail=f"all {compared} greedy answers equal plain decoding, token for token",
+            detail=f"{equal} {compared} greedy answers equal plain decoding, token for token{but}",
         )
     return Check(
         name=GREEDY,

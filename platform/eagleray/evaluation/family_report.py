@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from eagleray.evaluation.bootstrap import Interval, bootstrap, ratio_of_sums, speedup_of_sums
 from eagleray.evaluation.config import BootstrapConfig
 from eagleray.evaluation.definitions import DEFINITIONS
+from eagleray.evaluation.near_ties import first_divergence, is_near_tie
 from eagleray.evaluation.records import Answer, AnswersRecord, TimedAnswer, TimingRecord
 from eagleray.evaluation.slices import Outcome
 from eagleray.evaluation.units import DraftChoice
@@ -42,11 +44,11 @@ class FamilyEvidence:
         pairs = self.timed_pairs(choice)
         outcomes = []
         for place, (plain, drafted) in enumerate(zip(self.plain.answers, self.answers(choice), strict=True)):
-            times, same = None, plain.answer_ids == drafted.answer_ids
+            times, same = None, _same(plain, plain.answer_ids, drafted.answer_ids)
             if place < len(pairs):
                 one, other = pairs[place]
                 times = (one.decode_s, one.tokens, other.decode_s, other.tokens)
-                same = same and one.answer_ids == other.answer_ids
+                same = same and _same(plain, one.answer_ids, other.answer_ids)
             outcomes.append(
                 Outcome(
                     category=self.plain.unit.family,
@@ -69,7 +71,7 @@ def report_family(label: str, evidence: FamilyEvidence, config: BootstrapConfig)
     fastest = max(by_depth, key=lambda depth: by_depth[depth]["speedup_ratio"] or 0.0)
     longest, quickest = by_depth[best], by_depth[fastest]
     compared = sum(entry["compared_answers"] for entry in by_depth.values())
-    exact_ratio = 1.0 - sum(len(entry["divergences"]) for entry in by_depth.values()) / compared
+    exact_ratio = 1.0 - sum(_failures(entry["divergences"]) for entry in by_depth.values()) / compared
     speedup = None
     if quickest["speedup_ratio"] is not None:
         speedup = Interval(quickest["speedup_ratio"], quickest["low"], quickest["high"])
@@ -112,33 +114,39 @@ def report_depth(choice: DraftChoice, evidence: FamilyEvidence, config: Bootstra
         "acceptance_length_low": length.low,
         "acceptance_length_high": length.high,
         "acceptance_rate_by_slot": list(summary.acceptance_rate_by_slot),
-        "greedy_exact_ratio": 1.0 - len(divergences) / (len(answers) + len(pairs)),
+        "greedy_exact_ratio": 1.0 - _failures(divergences) / (len(answers) + len(pairs)),
         "compared_answers": len(answers) + len(pairs),
         "divergences": divergences,
         **_speed(pairs, config),
     }
 
 
-def first_divergence(plain_ids: Sequence[int], drafted_ids: Sequence[int]) -> int | None:
-    """Index of the first token that differs or is missing; None when the answers are equal."""
-    for index, (plain, drafted) in enumerate(zip(plain_ids, drafted_ids, strict=False)):
-        if plain != drafted:
-            return index
-    return None if len(plain_ids) == len(drafted_ids) else min(len(plain_ids), len(drafted_ids))
-
-
 def _divergences(
     plain: Sequence[Answer], answers: Sequence[Answer], pairs: Sequence[tuple[TimedAnswer, TimedAnswer]]
 ) -> list[dict[str, Any]]:
-    batched = [
-        (drafted.prompt_id, first_divergence(reference.answer_ids, drafted.answer_ids))
+    """Every answer that differs, where it first does, and whether that is a near tie."""
+    compared: list[tuple[Sequence[int], Sequence[int], str, Answer | None]] = [
+        (reference.answer_ids, drafted.answer_ids, drafted.prompt_id, reference)
         for reference, drafted in zip(plain, answers, strict=True)
     ]
-    timed = [
-        (f"timed prompt {index}", first_divergence(reference.answer_ids, drafted.answer_ids))
-        for index, (reference, drafted) in enumerate(pairs)
+    # The first prompts are also those that were timed, in the same order.
+    compared += [
+        (one.answer_ids, other.answer_ids, f"timed prompt {place}", reference)
+        for place, ((one, other), reference) in enumerate(zip_longest(pairs, plain[: len(pairs)]))
     ]
-    return [{"answer": name, "token": token} for name, token in batched + timed if token is not None]
+    return [
+        {"answer": name, "token": token, "near_tie": is_near_tie(reference, drafted_ids)}
+        for plain_ids, drafted_ids, name, reference in compared
+        if (token := first_divergence(plain_ids, drafted_ids)) is not None
+    ]
+
+
+def _same(reference: Answer, plain_ids: Sequence[int], drafted_ids: Sequence[int]) -> bool:
+    return first_divergence(plain_ids, drafted_ids) is None or is_near_tie(reference, drafted_ids)
+
+
+def _failures(divergences: Sequence[dict[str, Any]]) -> int:
+    return sum(not one["near_tie"] for one in divergences)
 
 
 def _speed(pairs: Sequence[tuple[TimedAnswer, TimedAnswer]], config: BootstrapConfig) -> dict[str, Any]:

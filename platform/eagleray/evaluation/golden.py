@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from eagleray.errors import DataError
 from eagleray.evaluation.exactness import TARGET, Check
-from eagleray.evaluation.family_report import first_divergence
+from eagleray.evaluation.near_ties import first_divergence
 from eagleray.files import write_json_atomically
 from eagleray.settings import Settings, differences
 

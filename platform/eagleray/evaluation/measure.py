@@ -8,15 +8,24 @@ from itertools import zip_longest
 
 from eagleray.corpus.chat import RenderedPrompt
 from eagleray.drafters.base import DraftSource
-from eagleray.engines.base import DraftSetting, Engine, Generation, GenerationRequest, GenerationRun
+from eagleray.engines.base import (
+    DraftSetting,
+    Engine,
+    Generation,
+    GenerationRequest,
+    GenerationRun,
+    TokenScore,
+)
 from eagleray.errors import EngineError
 from eagleray.evaluation.config import EvaluationConfig
 from eagleray.evaluation.interleaved import measure_interleaved
+from eagleray.evaluation.near_ties import EXACT_DTYPE
 from eagleray.evaluation.records import (
     Answer,
     AnswersRecord,
     LoadRecord,
     ReferenceRecord,
+    Rival,
     SampledRecord,
     TimedAnswer,
     TimingRecord,
@@ -79,6 +88,8 @@ def measure_answers(unit: AnswersUnit, bench: Bench, on_progress: Progress | Non
     prompts = bench.prompts[unit.family][: config.prompts_per_family]
     requests = [_request(prompt, config.max_new_tokens) for prompt in prompts]
     setting = _setting(unit.draft, bench)
+    if setting is None and bench.regime.dtype != EXACT_DTYPE:
+        requests = [replace(request, log_probabilities=2) for request in requests]
     generations: list[Generation] = []
     for start in range(0, len(requests), config.batch_size):
         batch = requests[start : start + config.batch_size]
@@ -200,7 +211,13 @@ def _answer(generation: Generation) -> Answer:
         answer_ids=generation.answer_ids,
         finish_reason=generation.finish_reason,
         cycles=generation.cycles,
+        rivals=tuple(_rival(score) for score in generation.scores or ()),
     )
+
+
+def _rival(score: TokenScore) -> Rival:
+    (_, most), (token, next_most) = score.likeliest
+    return Rival(token=token, margin=most - next_most)
 
 
 def _timed_answer(choice: DraftChoice | None, run: GenerationRun) -> TimedAnswer:

@@ -19,6 +19,14 @@ from eagleray.settings import Settings
 from eagleray.speculation.acceptance import Cycle
 
 
+class Rival(Settings):
+    """The token that the target found second likeliest."""
+
+    token: int
+    margin: float
+    """By which log probability the likeliest one led."""
+
+
 class Answer(Settings):
     """One prompt's answer and how it came about."""
 
@@ -27,6 +35,8 @@ class Answer(Settings):
     answer_ids: tuple[int, ...]
     finish_reason: str
     cycles: tuple[Cycle, ...]
+    rivals: tuple[Rival, ...] = ()
+    """At every token, what nearly stood there; of plain answers in dtypes below float32 alone."""
 
 
 class AnswersRecord(Settings):

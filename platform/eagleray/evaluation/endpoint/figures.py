@@ -9,7 +9,7 @@ from eagleray.evaluation.bootstrap import bootstrap, speedup_of_sums
 from eagleray.evaluation.endpoint.client import Served
 from eagleray.evaluation.endpoint.config import EndpointConfig
 from eagleray.evaluation.endpoint.load import PLAIN, Block
-from eagleray.evaluation.family_report import first_divergence
+from eagleray.evaluation.near_ties import first_divergence
 from eagleray.evaluation.plots import TIME_PARTS
 from eagleray.evaluation.slices import Outcome, slice_entry, spread
 
