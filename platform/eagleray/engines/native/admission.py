@@ -6,17 +6,19 @@ decode, prompts run in pieces between their cycles.
 
 from collections import deque
 
-from eagleray.engines.native.batch import RunningBatch
 from eagleray.engines.native.config import NativeEngineConfig
+from eagleray.engines.native.prompts import Prompts
 from eagleray.engines.native.rows import Row
+from eagleray.engines.native.slots import Slots
 from eagleray.targets.attention import PROMPT_BLOCK
 
 
 class Admission:
     """The queue of one stream."""
 
-    def __init__(self, batch: RunningBatch, config: NativeEngineConfig):
-        self._batch = batch
+    def __init__(self, slots: Slots, prompts: Prompts, config: NativeEngineConfig):
+        self._slots = slots
+        self._prompts = prompts
         self._config = config
         self._waiting: deque[Row] = deque()
 
@@ -26,7 +28,7 @@ class Admission:
         Raises:
             EngineError: It could never fit into the cache.
         """
-        self._batch.budget.check(row)
+        self._slots.budget.check(row)
         self._waiting.append(row)
 
     def drop(self, request_id: str) -> None:
@@ -39,19 +41,19 @@ class Admission:
 
         Prompts that run together read the target's weights once.
         """
-        batch, config = self._batch, self._config
-        left = config.prefill_tokens_per_cycle if batch.rows else config.max_prefill_tokens
+        slots, kept, config = self._slots, self._prompts.kept, self._config
+        left = config.prefill_tokens_per_cycle if slots.rows else config.max_prefill_tokens
         # Between two calls at most one row has entered whose prompt is not whole, as it used up its share.
-        counts = [_share(row.prefilled, row.prompt_left, left) for row in batch.entering]
-        while self._waiting and (not batch.entering or counts[-1] == batch.entering[-1].prompt_left):
+        counts = [_share(row.prefilled, row.prompt_left, left) for row in slots.entering]
+        while self._waiting and (not slots.entering or counts[-1] == slots.entering[-1].prompt_left):
             row = self._waiting[0]
-            if not batch.holds(row) or batch.prefixes.awaits(row, batch.entering):
+            if not slots.hold(row) or kept.awaits(row, slots.entering):
                 break
-            start = batch.prefixes.matched(row) * PROMPT_BLOCK
+            start = kept.matched(row) * PROMPT_BLOCK
             count = _share(start, len(row.request.prompt_ids) - start, left - sum(counts))
             if not count:
                 break
-            batch.enter(self._waiting.popleft())
+            self._prompts.enter(self._waiting.popleft())
             counts.append(count)
         return counts
 

@@ -62,7 +62,15 @@ def choose(logits_BPV: Tensor, rows: Sequence[Row], draft: ChainDraft | TreeDraf
     return chosen_BP
 
 
-def score(logits_AV: Tensor, ids: Sequence[int], likeliest: int) -> list[TokenScore]:
+def tell_scores(rows: Sequence[Row], logits_BAV: Tensor, counts: Sequence[int]) -> None:
+    """Tell rows that ask for it how likely their newest tokens were, so many of each."""
+    for row, logits_AV, count in zip(rows, logits_BAV, counts, strict=True):
+        likeliest = row.request.log_probabilities
+        if likeliest is not None:
+            row.scores += _score(logits_AV[:count], row.answer_ids[-count:], likeliest)
+
+
+def _score(logits_AV: Tensor, ids: Sequence[int], likeliest: int) -> list[TokenScore]:
     """How likely each of some tokens was, and which were the likeliest."""
     scores_AV = logits_AV.float().log_softmax(-1)
     ids_A1 = torch.tensor(ids, device=logits_AV.device)[:, None]

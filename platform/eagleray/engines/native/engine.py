@@ -17,6 +17,8 @@ from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.native.limits import Limits
 from eagleray.engines.native.memory import CacheBudget
 from eagleray.engines.native.prefixes import PrefixCache
+from eagleray.engines.native.prompts import Prompts
+from eagleray.engines.native.slots import Slots
 from eagleray.engines.native.stopwatch import Stopwatch
 from eagleray.engines.native.stream import NativeStream
 from eagleray.speculation.config import TreeSetting
@@ -70,18 +72,27 @@ class NativeEngine(Engine):
         self.limits.check_layers(capture_layers or ())
         stopwatch = Stopwatch()
         draft_room = 0 if draft is None else draft.tree.nodes if draft.tree else draft.depth
-        batch = RunningBatch(
+        slots = Slots(
             self.decoder,
             draft,
             capture_layers,
             self.config.max_batch_size,
             self.limits.context_window_tokens,
             CacheBudget.of(self.decoder.geometry, self.decoder.dtype, self.config, draft_room),
-            PrefixCache(int(self.config.prefix_cache_gib * 2**30)),
             stopwatch,
-            self._chooser(draft),
         )
-        return NativeStream(batch, self.config, self.limits, self._stop_ids, stopwatch, self._show)
+        kept = PrefixCache(int(self.config.prefix_cache_gib * 2**30))
+        return NativeStream(
+            slots,
+            Prompts(slots, self.decoder, kept, stopwatch),
+            RunningBatch(slots, self.decoder, draft, stopwatch, self._chooser(draft)),
+            self.config,
+            self.limits,
+            self._stop_ids,
+            stopwatch,
+            self._show,
+            lossy=draft is not None and draft.typical is not None,
+        )
 
     def _chooser(self, draft: DraftSetting | None) -> DepthChooser | None:
         """One for all streams with the same draft setting: what it has measured holds for the next one."""

@@ -1,6 +1,6 @@
 """The native stream: requests in, finished answers out.
 
-`admission` decides who runs, `batch` runs them, `rows` decides what is committed.
+`admission` decides who runs, `prompts` and `batch` run them, `rows` decides what is committed.
 """
 
 import torch
@@ -11,7 +11,9 @@ from eagleray.engines.native.admission import Admission
 from eagleray.engines.native.batch import RunningBatch
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.native.limits import Limits
+from eagleray.engines.native.prompts import Prompts
 from eagleray.engines.native.rows import Row
+from eagleray.engines.native.slots import Slots
 from eagleray.engines.native.stopwatch import Stopwatch
 from eagleray.errors import EngineError
 from eagleray.speculation.depth import DepthChoice
@@ -23,24 +25,32 @@ class NativeStream:
     Args:
         stop_ids: Ids that end an answer.
         show: Text of ids, for stop strings; None refuses them.
+        lossy: Whether drafting may change the distribution of sampled answers.
     """
 
     def __init__(
         self,
+        slots: Slots,
+        prompts: Prompts,
         batch: RunningBatch,
         config: NativeEngineConfig,
         limits: Limits,
         stop_ids: frozenset[int],
         stopwatch: Stopwatch,
         show: Decode | None,
+        *,
+        lossy: bool,
     ):
         self.delivered_tokens = 0
+        self._slots = slots
+        self._prompts = prompts
         self._batch = batch
         self._limits = limits
         self._stop_ids = stop_ids
-        self._admission = Admission(batch, config)
+        self._admission = Admission(slots, prompts, config)
         self._stopwatch = stopwatch
         self._show = show
+        self._lossy = lossy
         self._told: dict[str, int] = {}
         self._unfinished_ids: set[str] = set()
 
@@ -73,6 +83,7 @@ class NativeStream:
                 "Give every request an id of its own."
             )
         row = Row(request, self._limits.room(request), self._stop_ids, self._text(request))
+        row.lossy = self._lossy and not request.sampling.greedy
         self._admission.add(row)
         self._unfinished_ids.add(request.request_id)
 
@@ -80,9 +91,9 @@ class NativeStream:
         """Let in what fits, run a piece of prompts and one cycle, and return what finished."""
         with torch.inference_mode(), self._stopwatch.running():
             finished = self._prefill()
-            if self._batch.rows:
+            if self._slots.rows:
                 self.delivered_tokens += self._batch.cycle()
-                finished += self._batch.release()
+                finished += self._slots.release()
         self._unfinished_ids.difference_update(row.request.request_id for row in finished)
         # Outside inference mode, so that captured features may enter a training step.
         return [row.generation() for row in finished]
@@ -94,7 +105,7 @@ class NativeStream:
         """
         new: dict[str, tuple[int, ...]] = {}
         told: dict[str, int] = {}
-        for row in self._batch.rows:
+        for row in self._slots.rows:
             request_id = row.request.request_id
             new[request_id] = tuple(row.answer_ids[self._told.get(request_id, 0) :])
             told[request_id] = len(row.answer_ids)
@@ -108,7 +119,7 @@ class NativeStream:
         self._unfinished_ids.remove(request_id)
         self._admission.drop(request_id)
         with torch.inference_mode():
-            self._batch.drop(request_id)
+            self._slots.drop(request_id)
 
     def _text(self, request: GenerationRequest) -> AnswerText | None:
         if not request.stop_strings:
@@ -125,9 +136,9 @@ class NativeStream:
         their first token."""
         finished: list[Row] = []
         while counts := self._admission.next_counts():
-            decoding = bool(self._batch.rows)
-            self._batch.prefill(counts)
-            finished += self._batch.release()
-            if decoding or self._batch.rows:
+            decoding = bool(self._slots.rows)
+            self._prompts.run(counts)
+            finished += self._slots.release()
+            if decoding or self._slots.rows:
                 break
         return finished

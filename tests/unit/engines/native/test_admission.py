@@ -99,10 +99,10 @@ def test_rows_wait_while_the_cache_could_not_hold_them(make_long_engine, request
     answers, most_rows = {}, 0
     while stream.unfinished:
         answers |= {one.request_id: one.answer_ids for one in stream.advance()}
-        rows, _, length, _ = stream._batch._cache.keys[0].shape
+        rows, _, length, _ = stream._slots.cache.keys[0].shape
         assert rows * length <= 700
-        most_rows = max(most_rows, len(stream._batch.rows))
-        longest = [len(row.request.prompt_ids) for row in stream._batch.rows]
+        most_rows = max(most_rows, len(stream._slots.rows))
+        longest = [len(row.request.prompt_ids) for row in stream._slots.rows]
         assert max(longest, default=0) < 300 or len(longest) <= 2
     assert most_rows > 2
     expected = make_long_engine().generate(requests).generations
@@ -150,14 +150,14 @@ def test_a_cancelled_request_frees_its_slot_at_once(make_long_engine, make_reque
     for request in requests[1:]:
         stream.submit(request)
     stream.advance()
-    batch = stream._batch
-    assert (len(batch.rows), len(batch.entering), batch.free_slots) == (1, 1, 0)
+    slots = stream._slots
+    assert (len(slots.rows), len(slots.entering), slots.free) == (1, 1, 0)
     stream.cancel(withdrawn)
-    assert batch.free_slots == (0 if withdrawn == "r2" else 1)
+    assert slots.free == (0 if withdrawn == "r2" else 1)
     assert stream.unfinished == 3
     answers = {}
     while stream.unfinished:
         answers |= {one.request_id: one.answer_ids for one in stream.advance()}
     alone = {one.request_id: one.answer_ids for one in engine.generate(requests).generations}
     assert answers == {name: ids for name, ids in alone.items() if name != withdrawn}
-    assert set(batch._cache.lengths) == {0}
+    assert set(slots.cache.lengths) == {0}

@@ -153,14 +153,14 @@ def test_everything_well_formed_is_answered_and_nothing_is_left(request, target,
             while stream.unfinished:
                 answered |= {one.request_id: one for one in stream.advance()}
             answered = {name: replace(one, captured=None) for name, one in answered.items()}
-            tensors.append(live_tensors() - 3 * len(stream._batch.prefixes._blocks))
+            tensors.append(live_tensors() - 3 * len(stream._prompts.kept._blocks))
     assert answered.keys() == asked.keys() - withdrawn
     assert refused > requests // 20
     assert tensors[1] <= tensors[0] + 5
-    assert stream._batch.prefixes._bytes <= settings.prefix_cache_gib * 2**30
+    assert stream._prompts.kept._bytes <= settings.prefix_cache_gib * 2**30
     assert sum(one.reused_prompt_tokens for one in answered.values()) > 0
-    assert stream._batch.free_slots == 6
-    assert set(stream._batch._cache.lengths) == {0}
+    assert stream._slots.free == 6
+    assert set(stream._slots.cache.lengths) == {0}
     for name, one in answered.items():
         assert 1 <= len(one.answer_ids) <= asked[name].max_new_tokens
         assert len(one.prompt_ids) + len(one.answer_ids) <= CONTEXT_TOKENS

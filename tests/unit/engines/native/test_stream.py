@@ -167,7 +167,7 @@ def test_prompts_that_wait_together_are_prefilled_together(tiny_model, make_requ
 
 def test_storage_follows_what_is_admitted(make_engine, make_requests):
     stream = make_engine(max_batch_size=8).open_stream()
-    cache = stream._batch._cache
+    cache = stream._slots.cache
     short, long = make_requests([5, 40], 4)
     stream.submit(short)
     stream.advance()
