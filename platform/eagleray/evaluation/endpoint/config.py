@@ -3,7 +3,7 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from eagleray.evaluation.config import BootstrapConfig
 from eagleray.settings import Settings
@@ -89,14 +89,34 @@ class EndpointConfig(Settings):
     bootstrap: BootstrapConfig = BootstrapConfig()
 
 
+class SyntheticConfig(Settings):
+    """Prompts of random tokens, for the cost of lengths that no file of prompts has."""
+
+    prompt_tokens: tuple[PositiveInt, ...] = Field(min_length=1)
+    """Lengths; each is a family of its own in the report, labelled as synthetic."""
+
+    count: PositiveInt = 8
+    """Prompts of each length."""
+
+    seed: int = 0
+
+
 class EndpointEvaluation(Settings):
     """A file of `python -m jobs.evaluate_endpoint`."""
 
     target: TargetConfig = TargetConfig()
     """Whose tokenizer and chat template make the prompts; every server gets the same ids."""
     template_arguments: dict[str, bool | int | float | str] = {}
-    prompts: str
-    """File of prompts: runs/demo/prompts/held_out.jsonl, or one in the layout of Spec-Bench, SPEED-Bench."""
+    prompts: str | None = None
+    """File of prompts: runs/demo/prompts/held_out.jsonl, or one in the layout of a public benchmark."""
+    synthetic: SyntheticConfig | None = None
+    """Or prompts of random tokens. Drafting on them says nothing of drafting on text."""
     out: Path
     """Folder of the report."""
     endpoint: EndpointConfig
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "EndpointEvaluation":
+        if (self.prompts is None) == (self.synthetic is None):
+            raise ValueError("give either prompts (a file) or synthetic (random tokens)")
+        return self

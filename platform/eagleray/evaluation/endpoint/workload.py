@@ -1,13 +1,14 @@
 """The prompts that servers are measured on, as the target reads them, and what they add to the regime."""
 
+import random
 from collections.abc import Sequence
 from typing import Any
 
 from eagleray.corpus.chat import ChatTemplate, RenderedPrompt, render_prompts
-from eagleray.corpus.prompt import Prompt
+from eagleray.corpus.prompt import Prompt, user_prompt
 from eagleray.corpus.prompt_files import read_prompts
 from eagleray.errors import DataError
-from eagleray.evaluation.endpoint.config import EndpointEvaluation
+from eagleray.evaluation.endpoint.config import EndpointEvaluation, SyntheticConfig
 from eagleray.evaluation.endpoint.load import plan_loads
 from eagleray.evaluation.regime import describe_machine, workload_hash
 from eagleray.evaluation.workloads import group_by_family
@@ -16,11 +17,16 @@ from eagleray.targets.loading import load_tokenizer, resolve_target
 
 
 def rendered_prompts(asked: EndpointEvaluation) -> list[RenderedPrompt]:
-    """Read and render the first prompts of every family.
+    """Read and render the first prompts of every family, or make up synthetic ones.
 
     Raises:
         DataError: There are none, or some cannot be read.
     """
+    tokenizer = load_tokenizer(resolve_target(asked.target))
+    if asked.synthetic is not None:
+        special = set(tokenizer.all_special_ids)
+        return synthetic_prompts(asked.synthetic, [i for i in range(len(tokenizer)) if i not in special])
+    assert asked.prompts is not None
     rows = list(read_prompts(asked.prompts, "prompts", "unknown"))
     rejects = [row for row in rows if not isinstance(row, Prompt)]
     if rejects:
@@ -28,7 +34,7 @@ def rendered_prompts(asked: EndpointEvaluation) -> list[RenderedPrompt]:
             f"{len(rejects)} of {len(rows)} rows of {asked.prompts} give no prompt; the first, "
             f"{rejects[0].origin}: {rejects[0].reason}. A measurement leaves nothing out: mend the file."
         )
-    chat = ChatTemplate(load_tokenizer(resolve_target(asked.target)), asked.template_arguments)
+    chat = ChatTemplate(tokenizer, asked.template_arguments)
     rendered, not_shown = render_prompts(chat, [row for row in rows if isinstance(row, Prompt)])
     if not_shown or not rendered:
         reason = f"{not_shown[0].origin}: {not_shown[0].reason}" if not_shown else "there are none"
@@ -36,6 +42,24 @@ def rendered_prompts(asked: EndpointEvaluation) -> list[RenderedPrompt]:
     families = group_by_family(rendered)
     limit = asked.endpoint.prompts_per_family
     return [item for items in families.values() for item in items[:limit]]
+
+
+def synthetic_prompts(config: SyntheticConfig, token_ids: Sequence[int]) -> list[RenderedPrompt]:
+    """Draw prompts of given lengths from ids that each stand for text."""
+    draw = random.Random(config.seed)
+    return [
+        RenderedPrompt(
+            prompt=user_prompt(
+                f"{length} random tokens, number {number}",
+                category=f"synthetic-{length}",
+                source="random tokens: neither acceptance nor throughput is that of text",
+                licence="none",
+            ),
+            prompt_ids=tuple(draw.choices(token_ids, k=length)),
+        )
+        for length in config.prompt_tokens
+        for number in range(config.count)
+    ]
 
 
 def load_regime(asked: EndpointEvaluation, prompts: Sequence[RenderedPrompt]) -> dict[str, Any]:
