@@ -11,9 +11,9 @@ from eagleray.engines.installed import Installed
 class Need:
     """Something of an engine that our adapter uses."""
 
-    kind: Literal["flag", "field", "route"]
+    kind: Literal["flag", "field", "route", "counter"]
     name: str
-    """As it is spelled on the command line, in a request or an answer, or as a path."""
+    """As it is spelled on the command line, in a request, an answer or metrics, or as a path."""
     files: tuple[str, ...]
     """Where it is declared, as patterns of paths within the package."""
     remedy: str
