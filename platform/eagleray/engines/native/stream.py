@@ -88,9 +88,12 @@ class NativeStream:
         self._unfinished_ids.add(request.request_id)
 
     def advance(self) -> list[Generation | FailedRequest]:
-        """Let in what fits, run a piece of prompts and one cycle, and return what finished."""
+        """Let in what fits, run one forward of prompts and one cycle, and return what finished."""
+        finished: list[Row] = []
         with torch.inference_mode(), self._stopwatch.running():
-            finished = self._prefill()
+            if counts := self._admission.next_counts():
+                self._prompts.run(counts)
+                finished += self._slots.release()
             if self._slots.rows:
                 self.delivered_tokens += self._batch.cycle()
                 finished += self._slots.release()
@@ -130,15 +133,3 @@ class NativeStream:
                 "tokenizer. Give NativeEngine `show`, as `build_engine` does."
             )
         return AnswerText(self._show, request.prompt_ids, request.stop_strings)
-
-    def _prefill(self) -> list[Row]:
-        """Run prompts: one forward beside rows that decode, else until some do. Returns rows that ended with
-        their first token."""
-        finished: list[Row] = []
-        while counts := self._admission.next_counts():
-            decoding = bool(self._slots.rows)
-            self._prompts.run(counts)
-            finished += self._slots.release()
-            if decoding or self._slots.rows:
-                break
-        return finished

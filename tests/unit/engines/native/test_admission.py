@@ -138,6 +138,18 @@ def test_nobody_is_overtaken(make_long_engine, make_requests):
     assert order == ["r0", "r1", "r2"]
 
 
+def test_a_prompt_can_be_cancelled_between_its_pieces(make_long_engine, make_requests):
+    stream = make_long_engine(max_prefill_tokens=64).open_stream()
+    long, short = make_requests([300, 5], 3)
+    stream.submit(long)
+    assert stream.advance() == []
+    assert stream._slots.entering[0].prefilled == 64
+    stream.cancel("r0")
+    stream.submit(short)
+    (answer,) = [one for _ in range(3) for one in stream.advance()]
+    assert answer.request_id == "r1"
+
+
 @pytest.mark.parametrize("withdrawn", ["r0", "r1", "r2"])
 def test_a_cancelled_request_frees_its_slot_at_once(make_long_engine, make_requests, withdrawn):
     """One that decodes, one whose prompt is in pieces, one that waits: the others are as if it had never
