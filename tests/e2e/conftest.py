@@ -30,7 +30,7 @@ TINY = (
     "evaluation.timing_prompts_per_family=1",
     "evaluation.concurrencies=[2]",
     "evaluation.groups_per_concurrency=1",
-    "evaluation.sampled_answers=4",
+    "evaluation.sampled_answers=0",
     "evaluation.hf_prompts=1",
 )
 """Overrides that shrink the demo recipe to about a minute; nothing of it is left out."""
