@@ -46,6 +46,8 @@ def test_a_replay_goes_on_from_block_to_block_and_begins_anew_behind_the_end(tmp
     config = EndpointConfig(plain=arm, drafted={"d": arm}, replays=(ReplayConfig(log=path, speed=2.0),))
     load = plan_loads(config)[-1]
     assert load.name == "replay-a-x2"
+    many = config.model_copy(update={"replays": (ReplayConfig(log=str(tmp_path / "*.jsonl")),)})
+    assert plan_loads(many)[-1].name == f"replay-{tmp_path.name}-x1"
     assert load.waits_s(0, 3, seed=0) == [2.0, 1.0, 2.0]
     assert load.waits_s(3, 2, seed=0) == [1.0, 2.0]
 

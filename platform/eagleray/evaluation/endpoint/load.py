@@ -5,6 +5,7 @@ both; the order of the servers rotates from block to block.
 """
 
 import asyncio
+import glob
 import os
 import random
 import time
@@ -89,11 +90,17 @@ def plan_loads(config: EndpointConfig) -> list[Load]:
     replays = [
         Load(
             gaps_s=tuple(gap_s / replay.speed for gap_s in read_gaps_s(replay.log)),
-            label=f"{Path(replay.log).stem}-x{replay.speed:g}",
+            label=f"{_log_name(replay.log)}-x{replay.speed:g}",
         )
         for replay in config.replays
     ]
     return [*closed, *poisson, *replays]
+
+
+def _log_name(log: str) -> str:
+    """The name of a log's file, or of the folder where a glob names many."""
+    path = Path(log)
+    return path.parent.name if glob.has_magic(path.name) else path.stem
 
 
 Progress = Callable[[str], None]
