@@ -44,6 +44,9 @@ class GenerationRequest:
     """The answer also ends with the token that completes one of these in its text. None is empty."""
     adjustments: LogitAdjustments | None = None
     """Penalties and biases."""
+    draft_depth: int | None = None
+    """Most draft tokens of a cycle, 0 for none. None, and what is more than the stream drafts: as it
+    drafts."""
     log_probabilities: int | None = None
     """Also tell how likely each emitted token was, and this many of the likeliest ones."""
 

@@ -55,12 +55,13 @@ def refuse_shaping(request: GenerationRequest, engine: str) -> None:
         engine: What refuses, for the message.
 
     Raises:
-        EngineError: The request names stop strings, adjustments or log probabilities.
+        EngineError: The request names stop strings, adjustments, log probabilities or a draft depth.
     """
     asked = {
         "stop_strings": bool(request.stop_strings),
         "adjustments": request.adjustments is not None,
         "log_probabilities": request.log_probabilities is not None,
+        "draft_depth": request.draft_depth is not None,
     }
     names = [name for name, is_asked in asked.items() if is_asked]
     if names:

@@ -119,6 +119,7 @@ class Asking:
                 seed=seed + choice,
                 stop_strings=tuple(request.stop),
                 adjustments=adjustments,
+                draft_depth=request.draft_depth,
                 log_probabilities=request.log_probabilities,
             )
             for place, prompt_ids in enumerate(prompts)

@@ -101,6 +101,8 @@ class Generate(BaseModel):
     stop: list[str] = []
     stream: bool = False
     stream_options: StreamOptions | None = None
+    draft_depth: int | None = Field(default=None, ge=0, le=MAX_TOKENS)
+    """Extension: most draft tokens of a cycle, 0 for plain decoding."""
     return_token_ids: bool = False
     """Extension: also give the ids of each answer."""
     return_cycles: bool = False

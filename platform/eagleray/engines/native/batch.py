@@ -68,8 +68,8 @@ class RunningBatch:
         depth = self._chooser.next_depth(len(self._slots.rows))
         if depth > 0:
             self._slots.settle()
-        # A row at its last token cannot draft, which says nothing of the drafter.
-        able = [row for row in self._slots.rows if depth == 0 or row.room > 1]
+        # A row at its last token, or one that is not to draft, says nothing of the drafter.
+        able = [row for row in self._slots.rows if depth == 0 or row.draftable(depth) > 0]
         started_s = perf_counter()
         delivered = self._cycle(depth)
         seconds = perf_counter() - started_s
@@ -97,8 +97,7 @@ class RunningBatch:
 
     def _draft(self, depth: int) -> ChainDraft | TreeDraft:
         rows = len(self._slots.rows)
-        # The bonus token takes the last place, so a draft never fills the room that is left.
-        limits = [min(depth, row.room - 1) for row in self._slots.rows]
+        limits = [row.draftable(depth) for row in self._slots.rows]
         if self._slots.session is None or max(limits) == 0:
             return ChainDraft.nothing(rows, self._decoder.device)
         # Always at full depth: what a block drafter proposes for a slot depends on the slots after it, and

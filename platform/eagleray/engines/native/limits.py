@@ -48,6 +48,11 @@ class Limits(RequestLimits):
                 f"Request {request.request_id!r} has a logit bias for id {unknown[0]}; the target's "
                 f"vocabulary is 0 to {self.vocab_size - 1}."
             )
+        if (request.draft_depth or 0) < 0:
+            raise EngineError(
+                f"Request {request.request_id!r} has a draft depth of {request.draft_depth}; expected at "
+                "least 0."
+            )
         if "" in request.stop_strings:
             raise EngineError(f"Request {request.request_id!r} has an empty stop string. Leave it out.")
         if not 0 <= (request.log_probabilities or 0) <= self.vocab_size:

@@ -108,6 +108,12 @@ class Row:
         """
         return self._uniforms[use].span(len(self.answer_ids), count)
 
+    def draftable(self, depth: int) -> int:
+        """Draft tokens of the next cycle, of `depth` at most. The bonus token takes the last place, so a
+        draft never fills the room that is left."""
+        asked = self.request.draft_depth
+        return min(depth if asked is None else min(depth, asked), self.room - 1)
+
     def start(self, first_id: int) -> None:
         """Commit the token that prefill yields; it belongs to no cycle."""
         self._extend([first_id])

@@ -1,5 +1,7 @@
 """Greedy answers have the same ids with any drafter, in any company."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -119,6 +121,17 @@ def test_a_stop_token_inside_an_accepted_draft_ends_the_answer(
         assert generation.answer_ids == full.answer_ids[: first + 1]
         assert generation.finish_reason == "stop"
         assert sum(cycle.delivered for cycle in generation.cycles) == first
+
+
+def test_requests_of_one_batch_draft_as_deep_as_each_asks(make_engine, requests, plain, scripts, scripted):
+    depths = [0, 1, 2, 3, None, 9, 0, 4, 2, 1]
+    asked = [replace(one, draft_depth=depth) for one, depth in zip(requests, depths, strict=True)]
+    draft = DraftSetting(source=scripted(scripts), depth=4)
+    run = make_engine(max_batch_size=4).generate(asked, draft=draft)
+    assert ids_of(run) == [generation.answer_ids for generation in plain]
+    for depth, generation in zip(depths, run.generations, strict=True):
+        most = min(4 if depth is None else depth, 4)
+        assert {(c.drafted, c.delivered) for c in generation.cycles[:-1]} == {(most, most + 1)}
 
 
 def test_a_stop_token_in_a_rejected_draft_does_not_end_the_answer(

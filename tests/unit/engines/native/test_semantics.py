@@ -192,6 +192,7 @@ def test_a_stream_tells_every_id_once(engine, requests, scripts, scripted):
         ({"stop_strings": ("",)}, "empty stop string"),
         ({"adjustments": LogitAdjustments(logit_bias={300: 1.0})}, "id 300"),
         ({"adjustments": LogitAdjustments(logit_bias={-1: 1.0})}, "id -1"),
+        ({"draft_depth": -1}, "draft depth of -1"),
         ({"log_probabilities": 301}, "301 log probabilities"),
         ({"log_probabilities": -1}, "-1 log probabilities"),
     ],
