@@ -46,8 +46,11 @@ def read_report(path: Path) -> dict[str, Any]:
             f"{file} is not a report that can be read: {error}. Give a report.json or its folder; "
             "`python -m jobs.evaluate` writes one."
         ) from None
-    if missing := {"regime", "drafters"} - report.keys():
-        raise DataError(f"{file} is no report: it lacks {', '.join(sorted(missing))}.")
+    if missing := {"regime", "drafters", "judged_by", "exactness"} - report.keys():
+        raise DataError(
+            f"{file} is no report of this version: it lacks {', '.join(sorted(missing))}. Make it anew with "
+            "`python -m jobs.evaluate`."
+        )
     return report
 
 
