@@ -52,14 +52,24 @@ def main(
     rounds: Annotated[int, typer.Option(help="Turns of Ray Train and the bare loop.")] = 3,
     steps: Annotated[int, typer.Option(help="Counted steps of a turn.")] = 80,
     variant_steps: Annotated[int, typer.Option(help="Counted steps of a backend and feature mode.")] = 24,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these, such as fsdp.streamed; several are allowed.", show_default=False),
+    ] = None,
     folder: Annotated[Path, typer.Option(help="Where parts and runs are kept.")] = FOLDER,
 ) -> None:
     """Measure all parts and write runs/bench/scaling.json."""
-    console.run(lambda listener, out: _bench(rounds, steps, variant_steps, folder, listener, out))
+    console.run(lambda listener, out: _bench(rounds, steps, variant_steps, variant, folder, listener, out))
 
 
 def _bench(
-    rounds: int, steps: int, variant_steps: int, folder: Path, listener: ProgressListener, out: Console
+    rounds: int,
+    steps: int,
+    variant_steps: int,
+    chosen: Sequence[str] | None,
+    folder: Path,
+    listener: ProgressListener,
+    out: Console,
 ) -> None:
     recipe = load_recipe(RECIPE, (*SETTINGS, f"run.root={folder.resolve()}"))
     from eagleray.cluster.context import open_run
@@ -67,7 +77,11 @@ def _bench(
     from eagleray.cluster.session import ray_session
 
     run = open_run(recipe, listener)
-    variants = list(product(BACKENDS, MODES, RANKS))
+    variants = [
+        (backend, mode, ranks)
+        for backend, mode, ranks in product(BACKENDS, MODES, RANKS)
+        if not chosen or f"{backend}.{mode}" in chosen
+    ]
     # A training in mode `streamed` holds a core more than it has ranks.
     with ray_session(max(RANKS) + 1):
         run_stages(run, plan_stages(run)[:1])

@@ -82,6 +82,18 @@ def test_features_streamed_beside_the_trainer_and_from_disk_make_the_same_traini
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_target_process_that_dies_is_replaced_and_costs_no_attempt(train: Callable[..., Job]) -> None:
+    job = train("bereft", f"{EAGLE3}.features=streamed", f"{EAGLE3}.epochs=20", f"{EAGLE3}.max_steps=30")
+    job.wait_for(lambda: list((job.run / "training" / "eagle3").glob("step-*/complete.json")), 400)
+    (target,) = job.processes("ray::MapWorker")
+    target.kill()
+    assert job.wait(400) == 0, job.output()[-4000:]
+    assert "Attempt 1" not in job.output()
+    assert [row["step"] for row in metrics(job)] == list(range(1, 31))
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_drafter_is_trained_on_from_its_weights_and_random_ones_are_refused(
     train: Callable[..., Job],
