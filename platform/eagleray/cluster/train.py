@@ -7,6 +7,7 @@ next attempt, when the driver dies the next start of the run continues from the 
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,10 @@ def train_rank(work: TrainWork, heartbeat: Heartbeat) -> None:
     # A confident drafter's gradients have squares below what float32 holds in full; CPUs take such
     # denormal numbers so slowly that a step took 1.8 times as long after 150 steps as at the start.
     torch.set_flush_denormal(True)
+    if work.training.deterministic:
+        # cuBLAS reads it when it is first used, which is later.
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        torch.use_deterministic_algorithms(True)
     device = get_device()
     source, heads = open_features(work)
     samples, held_out = work.split()

@@ -37,6 +37,7 @@ NOT_LEARNED = {
     "backend",
     "zero",
     "stream",
+    "deterministic",
     "workers",
     "min_workers",
     "wait_for_machines_s",

@@ -175,6 +175,10 @@ class TrainingConfig(Settings):
     """Numbers of the drafter's matrix products. Weights, norms, gradients and moments stay float32: a step
     of a norm's weight is smaller than bfloat16 can tell from none."""
 
+    deterministic: bool = False
+    """Refuse operations whose results differ from run to run on GPUs; some are slower without. On CPUs as
+    many workers give the same bits anyway."""
+
     features: Literal["stored", "colocated", "streamed"] = "stored"
     """Where the target's features come from. `stored`: captured while distilling. `colocated`: the target
     runs inside each worker. `streamed`: it runs in processes of its own, as `stream` says. A step is the
