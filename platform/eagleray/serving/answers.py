@@ -111,21 +111,27 @@ class Answers:
         """Ids of the engine's requests that have not ended."""
         return tuple(self._open)
 
-    async def pieces(self) -> AsyncIterator[Piece]:
-        """Yield pieces until every choice has ended.
+    async def pieces(self) -> AsyncIterator[list[Piece]]:
+        """Yield what came together, one cycle or as many as a slow reader has missed, until every choice has
+        ended.
 
         Raises:
             RefusalError: The engine cannot serve a request, failed on one, or took too long.
         """
         while self._open:
-            update = await self._next()
-            choice = self._open[update.request_id]
-            self._require_answer(update)
-            piece = choice.take(update)
-            if choice.outcome:
-                del self._open[update.request_id]
-            if piece:
-                yield piece
+            updates = [await self._next()]
+            while not self._updates.empty():
+                updates.append(self._updates.get_nowait())
+            if pieces := [piece for update in updates if (piece := self._take(update)) is not None]:
+                yield pieces
+
+    def _take(self, update: Update) -> Piece | None:
+        choice = self._open[update.request_id]
+        self._require_answer(update)
+        piece = choice.take(update)
+        if choice.outcome:
+            del self._open[update.request_id]
+        return piece
 
     async def _next(self) -> Update:
         try:

@@ -159,8 +159,9 @@ class Routes:
     async def _events(self, ask: Ask, replies: Replies) -> AsyncGenerator[bytes]:
         async with self._service.answers(ask) as answers:
             head = b"".join(map(event, replies.first()))
-            async for piece in answers.pieces():
-                yield head + event(replies.piece(piece))
+            async for pieces in answers.pieces():
+                # Every message to the proxy has its price, so what came together goes together.
+                yield head + b"".join(event(replies.piece(piece)) for piece in pieces)
                 head = b""
             last = replies.last(answers)
             yield head + (event(last) if last else b"") + DONE
