@@ -101,14 +101,17 @@ def test_a_tree_of_width_1_is_the_chain(
 def test_a_drawn_draft_is_drawn_from_what_it_says(
     drafter: TrainableDrafter, batch_for: BatchFor, observe: Observe, depth_of: Depth
 ) -> None:
-    """Cold, it is the greedy draft. Warm, 400 rows with the same past draw their first token as they say."""
+    """Cold, it is the greedy draft. Warm, 400 rows with the same past draw their first token as they say.
+    A drafter that says it cannot draw does not."""
     rows, depth = 400, depth_of(drafter)
     session = drafter.open_session(rows, 16)
-    if not drafter.can_draw:
-        pytest.skip("it has no distribution")
     batch = batch_for(drafter, (3, 16))
     observe(session, batch, dict.fromkeys(range(rows), (0, 0, 9)))
     uniforms_RK = torch.rand(rows, depth, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    if not drafter.can_draw:
+        with pytest.raises(NotImplementedError):
+            session.draw(2, depth, [GREEDY] * 2, uniforms_RK[:2])
+        return
     cold = session.draw(2, depth, [GREEDY] * 2, uniforms_RK[:2])
     assert torch.equal(cold.ids_BK, session.draft(2, depth))
     assert (cold.probabilities_BKV.gather(2, cold.ids_BK[..., None]) == 1.0).all()

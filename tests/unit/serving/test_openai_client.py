@@ -1,8 +1,7 @@
 """OpenAI's own Python client, unmodified, against the endpoint over a real socket."""
 
+import openai
 import pytest
-
-openai = pytest.importorskip("openai", reason="needs the package openai")
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 

@@ -3,10 +3,8 @@
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
 import torch
 
 from eagleray.drafters.blocks.layers import Angles, Dimensions
@@ -38,7 +36,6 @@ def test_one_product_gives_what_every_layer_gives() -> None:
             torch.testing.assert_close(values_NLGd[:, index], values_NGd)
 
 
-@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 def test_the_fused_kernel_gives_what_the_plain_twin_gives_in_tritons_interpreter() -> None:
     """In a process of its own: Triton reads at its import whether to interpret."""
     script = Path(__file__).with_name("compare_norm_rotate.py")
