@@ -1,7 +1,8 @@
 """A vLLM server as a process of ours."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from eagleray.engines.counters import SpeculationCounters
 from eagleray.engines.process import ServerProcess, free_port
@@ -9,7 +10,7 @@ from eagleray.engines.served import MODEL_NAME, Completion, ServedDrafter
 from eagleray.engines.vllm.command import PromptLookup, server_command, server_environment
 from eagleray.engines.vllm.config import VllmConfig
 from eagleray.errors import EngineError
-from eagleray.speculation.acceptance import cut_cycles
+from eagleray.speculation.acceptance import Cycle, cut_cycles
 
 
 class VllmServer(ServerProcess):
@@ -77,11 +78,16 @@ class VllmServer(ServerProcess):
             (choice,) = content["choices"]
             ids = tuple(choice["token_ids"])
             counts = (content.get("metrics") or {}).get("speculative_decoding")
-            steps = (counts["per_step_drafted"], counts["per_step_accepted"]) if counts else ((), ())
-            cycles = cut_cycles(*steps, answer_tokens=len(ids)) if counts else ()
+            cycles = _cycles(counts, len(ids)) if counts else ()
             return Completion(answer_ids=ids, finish_reason=choice["finish_reason"], cycles=cycles)
         except (KeyError, TypeError, ValueError) as error:
             raise EngineError(
                 f"vLLM answered in an unknown form ({type(error).__name__}: {error}): {str(content)[:500]}. "
                 f"Run `python -m jobs.doctor --vllm {self.config.environment}`."
             ) from None
+
+
+def _cycles(counts: Mapping[str, Any], answer_tokens: int) -> tuple[Cycle, ...]:
+    """Of an answer in which nothing was drafted, vLLM gives null in place of its steps."""
+    steps = (counts[name] or () for name in ("per_step_drafted", "per_step_accepted"))
+    return cut_cycles(*steps, answer_tokens=answer_tokens)

@@ -33,6 +33,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         ids = [body["prompt"][0] + offset for offset in range(body["max_tokens"])]
         counts = {"per_step_drafted": [3, 3, 3], "per_step_accepted": [0, 2, 3]}
+        if mode == "drafts nothing":
+            counts = dict.fromkeys(counts)
         answer = {"choices": [{"token_ids": ids, "finish_reason": "length"}]}
         if mode != "tells nothing":
             answer["metrics"] = {"speculative_decoding": counts}

@@ -66,6 +66,12 @@ def test_without_a_drafter_there_are_no_cycles(start: Start) -> None:
         assert server.complete([40], 6).cycles == ()
 
 
+def test_an_answer_in_which_nothing_was_drafted_is_of_plain_cycles(start: Start) -> None:
+    with start("drafts nothing") as server:
+        cycles = server.complete([40], 3).cycles
+    assert [(cycle.drafted, cycle.accepted, cycle.delivered) for cycle in cycles] == [(0, 0, 1)] * 2
+
+
 def test_a_server_that_ends_while_starting_is_quoted(start: Start) -> None:
     with pytest.raises(EngineError, match=r"ended with exit code 1 while starting(.|\n)*no such flag"):
         start("fails")
