@@ -113,7 +113,11 @@ def test_errors_over_serve_are_json_and_models_are_listed(endpoint):
 
 
 def test_every_metric_that_a_panel_shows_is_found_at_the_live_endpoint(endpoint):
-    _, metrics = endpoint
+    base, metrics = endpoint
+    # A counter shows once it has counted, and only prompts of some length are worth keeping.
+    long = {"prompt": "One and " * 60, "max_tokens": 2}
+    answers = [httpx.post(f"{base}/plain/v1/completions", json=long, timeout=120).json() for _ in range(2)]
+    assert answers[1]["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
     missing, deadline_s = {metric.name for metric in SERVING}, time.monotonic() + 60
     while missing and time.monotonic() < deadline_s:
         text = httpx.get(metrics, timeout=10).text
