@@ -18,7 +18,6 @@ from eagleray.corpus.dataset import read_dataset
 from eagleray.corpus.storage import LocalFolder
 from eagleray.errors import ClusterError
 from eagleray.recipe.loading import load_recipe
-from eagleray.training.batches import BatchPlan
 from eagleray.training.held_out import keep_out
 from eagleray.training.metrics_log import MetricsLog
 from eagleray.training.rows import TrainingRows
@@ -132,12 +131,7 @@ def undisturbed_tokens(distilled: Path) -> tuple[int, ...]:
         read_dataset(LocalFolder(distilled / "demo" / "dataset"))[1], training.replay_samples
     )
     rows = TrainingRows(samples, training)
-    plan = BatchPlan(
-        rows.lengths,
-        training.global_batch_size,
-        window_batches=training.length_window_batches,
-        seed=training.seed,
-    )
+    plan = rows.plan()
     seen, total = [], 0
     for step in range(plan.total_steps(training.epochs, training.max_steps)):
         total += sum(rows[index].supervised_tokens for index in plan.global_batch(step))

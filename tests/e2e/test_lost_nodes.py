@@ -11,7 +11,6 @@ from ray.cluster_utils import Cluster
 from eagleray.corpus.dataset import read_dataset
 from eagleray.corpus.storage import LocalFolder
 from eagleray.recipe.loading import load_recipe
-from eagleray.training.batches import BatchPlan
 from eagleray.training.held_out import keep_out
 from eagleray.training.metrics_log import MetricsLog
 from eagleray.training.rows import TrainingRows
@@ -62,12 +61,7 @@ def check_that_no_sample_is_lost_or_seen_twice(job: Job) -> None:
     training = load_recipe(Path("configs/demo.yaml"), (*TINY, *LONG)).drafters["eagle3"].training
     samples, _ = keep_out(read_dataset(LocalFolder(job.run / "dataset"))[1], training.replay_samples)
     rows = TrainingRows(samples, training)
-    plan = BatchPlan(
-        rows.lengths,
-        training.global_batch_size,
-        window_batches=training.length_window_batches,
-        seed=training.seed,
-    )
+    plan = rows.plan()
     expected, seen = [], 0
     for step in range(STEPS):
         seen += sum(rows[index].supervised_tokens for index in plan.global_batch(step))

@@ -85,15 +85,8 @@ def open_target(work: TrainWork) -> tuple[ColocatedFeatures, torch.device]:
 
 def plan_batches(work: TrainWork) -> tuple[TrainingRows, BatchPlan]:
     """What is trained on, and in which batches."""
-    training = work.training
-    rows = TrainingRows(work.split()[0], training)
-    plan = BatchPlan(
-        rows.lengths,
-        training.global_batch_size,
-        window_batches=training.length_window_batches,
-        seed=training.seed,
-    )
-    return rows, plan
+    rows = TrainingRows(work.split()[0], work.training)
+    return rows, rows.plan()
 
 
 def plan_stream(work: TrainWork) -> StreamPlan:

@@ -13,7 +13,6 @@ import torch
 
 from eagleray.corpus.sample import Sample
 from eagleray.drafters.base import TrainableDrafter
-from eagleray.training.batches import BatchPlan
 from eagleray.training.collate import collate
 from eagleray.training.config import TrainingConfig
 from eagleray.training.features import FeatureSource
@@ -76,12 +75,7 @@ class BudgetedTraining:
         self._config = config
         self._budget_s = cpu_s
         self._rows = TrainingRows(samples, config)
-        self._plan = BatchPlan(
-            self._rows.lengths,
-            config.global_batch_size,
-            window_batches=config.length_window_batches,
-            seed=config.seed,
-        )
+        self._plan = self._rows.plan()
         self._optimizer = DrafterOptimizer(drafter, config)
         self._step, self._tokens, self._spent_s, self._loss = 0, 0, 0.0, float("nan")
 

@@ -65,15 +65,6 @@ class TrainingJob:
     """What is known of the weights that the drafter begins with; None: they are random."""
     heartbeat: Heartbeat = field(default_factory=NoHeartbeat)
 
-    def plan(self) -> BatchPlan:
-        """Batches of every step."""
-        return BatchPlan(
-            self.rows.lengths,
-            self.config.global_batch_size,
-            window_batches=self.config.length_window_batches,
-            seed=self.config.seed,
-        )
-
 
 def train(job: TrainingJob) -> TrainingState:
     """Run from the newest whole checkpoint, or from the drafter as it is, to the last step.
@@ -83,7 +74,7 @@ def train(job: TrainingJob) -> TrainingState:
         ArtifactError: There are checkpoints, but none is whole.
         NumericsError: A loss or gradient is not finite.
     """
-    config, plan = job.config, job.plan()
+    config, plan = job.config, job.rows.plan()
     total_steps = plan.total_steps(config.epochs, config.max_steps)
     early, writer = early_trials(total_steps), CheckpointWriter(job.checkpoints)
     state = resume(job)

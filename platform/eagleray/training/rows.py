@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from eagleray.corpus.packed import LazySequence
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.windows import Window, cut_windows
+from eagleray.training.batches import BatchPlan
 from eagleray.training.config import TrainingConfig
 
 
@@ -56,6 +57,19 @@ class TrainingRows(LazySequence[TrainingRow]):
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    def plan(self) -> BatchPlan:
+        """Batches of every step.
+
+        Raises:
+            ConfigError: There are fewer rows than a global batch holds.
+        """
+        return BatchPlan(
+            self.lengths,
+            self._config.global_batch_size,
+            window_batches=self._config.length_window_batches,
+            seed=self._config.seed,
+        )
 
     def make(self, index: int) -> TrainingRow:
         """Read the sample and cut it."""

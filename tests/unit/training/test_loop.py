@@ -130,7 +130,7 @@ def test_two_ranks_train_as_one(job: MakeJob, job_at: MakeJob, tmp_path: Path) -
 
 def test_the_first_step_reports_the_token_mean_and_not_a_mean_of_means(job: MakeJob) -> None:
     setup = job(epochs=1, micro_batch_size=1)
-    batch = setup.plan().global_batch(0)
+    batch = setup.rows.plan().global_batch(0)
     tokens, losses = [], []
     for index in batch:
         row = setup.rows[index]

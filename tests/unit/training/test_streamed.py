@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 def stream(job: TrainingJob, first_step: int, ranks: int) -> Iterator[StreamedBatch]:
     """What a pool of target processes would send."""
-    plan = job.plan()
+    plan = job.rows.plan()
     capturer = BatchCapturer(job.rows, plan, job.config, job.source, CPU)
     for step in range(first_step, plan.total_steps(job.config.epochs, None)):
         yield from capturer.step(step, ranks)
@@ -58,7 +58,7 @@ def test_a_stream_is_taken_up_at_the_step_of_the_checkpoint(job: MakeJob, report
 
 def test_dealt_out_in_turn_every_rank_gets_its_own(job: MakeJob) -> None:
     made = job(**SETTINGS)
-    plan = made.plan()
+    plan = made.rows.plan()
     dealt = list(in_stream_order(plan, 1, 2, made.config))
     for rank in range(2):
         assert [each for each, _ in dealt][rank::2] == [rank, rank]
