@@ -34,6 +34,7 @@ from eagleray.targets.kernels import step
 from eagleray.targets.kv_cache import KVCache
 from eagleray.targets.layers import DecoderLayer, RMSNorm
 from eagleray.targets.linear import FrozenLinear
+from eagleray.targets.padding import run_without_padding, stack_features
 from eagleray.targets.rotary import Rotary
 from eagleray.targets.weights import FINAL_NORM, read_weights, select_layer
 
@@ -170,15 +171,11 @@ class TargetDecoder:
             features_BTLD and final_BTD.
         """
         check_window(self.geometry, ids_BT.shape[1])
-        lengths = lengths_B.tolist()
-        real_BT = torch.arange(ids_BT.shape[1], device=self.device) < lengths_B.to(self.device)[:, None]
-        ids_T = ids_BT.to(self.device)[real_BT]
-        packed = self._forward(ids_T, PromptAttention(lengths, self.device), layers)
-        features_BTLD, final_BTD = (
-            tensor.new_zeros(*ids_BT.shape, *tensor.shape[1:]).index_put_((real_BT,), tensor)
-            for tensor in packed
-        )
-        return features_BTLD, final_BTD
+
+        def forward(ids_T: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor]:
+            return self._forward(ids_T, PromptAttention(lengths, self.device), layers)
+
+        return run_without_padding(ids_BT, lengths_B, self.device, forward)
 
     @torch.no_grad()
     def logits(self, final: Tensor) -> Tensor:
@@ -193,9 +190,7 @@ class TargetDecoder:
             hidden_TD = layer(hidden_TD, rotation, attention)
             if layer.index in layers:
                 features.append(hidden_TD)
-        width = self.geometry.hidden_size
-        features_TLD = torch.stack(features, dim=1) if features else hidden_TD.new_empty(len(ids_T), 0, width)
-        return features_TLD, self._final_norm(hidden_TD)
+        return stack_features(features, hidden_TD), self._final_norm(hidden_TD)
 
     def _step_attention(
         self, cache: KVCache, rows: int, queries: int, ancestry_BQQ: Tensor | None

@@ -2,7 +2,7 @@
 
 For capturing features only. While a batch is on one device the others idle, unless several batches are on
 their way; that is the price of needing nothing but copies of one hidden state between devices.
-Shapes: B rows, T positions, L asked layers, D target width.
+Shapes: B rows, T positions (real ones of all rows, in packed tensors), L asked layers, D target width.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +17,7 @@ from eagleray.targets.decoder import check_window
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.targets.heads import EMBEDDING
 from eagleray.targets.layers import DecoderLayer, RMSNorm
+from eagleray.targets.padding import run_without_padding, stack_features
 from eagleray.targets.rotary import Rotary
 from eagleray.targets.weights import FINAL_NORM, layer_prefix, read_weights, select_layer
 
@@ -53,27 +54,26 @@ class SpreadTarget:
     def capture(self, ids_BT: Tensor, lengths_B: Tensor, layers: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Features of right-padded whole sequences; zeros in the padding. See `TargetDecoder.capture`."""
         check_window(self.geometry, ids_BT.shape[1])
-        lengths = lengths_B.tolist()
-        ids_BT = ids_BT.to(self.device)
-        real_BT = torch.arange(ids_BT.shape[1], device=self.device) < lengths_B.to(self.device)[:, None]
-        hidden_TD = F.embedding(ids_BT[real_BT], self._embed_VD)
+
+        def forward(ids_T: Tensor, lengths: list[int]) -> tuple[Tensor, Tensor]:
+            return self._forward(ids_T, lengths, layers)
+
+        return run_without_padding(ids_BT, lengths_B, self.device, forward)
+
+    def _forward(self, ids_T: Tensor, lengths: list[int], layers: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         attentions = {device: PromptAttention(lengths, device) for device in self._rotaries}
         rotations = {
             device: rotary.factors(attentions[device].positions_T)
             for device, rotary in self._rotaries.items()
         }
+        hidden_TD = F.embedding(ids_T, self._embed_VD)
         features = []
         for layer, device in zip(self._layers, self._devices, strict=True):
             hidden_TD = layer(hidden_TD.to(device), rotations[device], attentions[device])
             if layer.index in layers:
                 features.append(hidden_TD.to(self.device))
         final_TD = self._final_norm(hidden_TD).to(self.device)
-        packed = (torch.stack(features, dim=1), final_TD)
-        features_BTLD, final_BTD = (
-            tensor.new_zeros(*ids_BT.shape, *tensor.shape[1:]).index_put_((real_BT,), tensor)
-            for tensor in packed
-        )
-        return features_BTLD, final_BTD
+        return stack_features(features, final_TD), final_TD
 
 
 def share_out(index: int, num_layers: int, devices: Sequence[torch.device]) -> torch.device:

@@ -11,14 +11,15 @@ from eagleray.targets.spread import SpreadTarget, place_layers, share_out
 CPU = torch.device("cpu")
 
 
-def test_features_are_those_of_one_device(llama):
+@pytest.mark.parametrize("layers", [(0, 2), ()], ids=["some layers", "the final state alone"])
+def test_features_are_those_of_one_device(llama, layers):
     """Two names of the processor: what goes where is told by the next test."""
     whole = TargetDecoder.load(llama.folder, torch.float32)
     parts = SpreadTarget.load(llama.folder, torch.float32, [CPU, torch.device("cpu", 0)])
     ids_BT = torch.randint(160, (3, 20), generator=torch.Generator().manual_seed(1))
     lengths_B = torch.tensor([20, 7, 13])
     for expected, found in zip(
-        whole.capture(ids_BT, lengths_B, (0, 2)), parts.capture(ids_BT, lengths_B, (0, 2)), strict=True
+        whole.capture(ids_BT, lengths_B, layers), parts.capture(ids_BT, lengths_B, layers), strict=True
     ):
         torch.testing.assert_close(found, expected)
 
