@@ -6,17 +6,16 @@ its own mean, 1 + accepted / drafts, is of another thing than our tau. Here both
 counts of tokens allow.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+from prometheus_client.parser import text_string_to_metric_families
 
 from eagleray.errors import EngineError
 from eagleray.speculation.acceptance import AcceptanceSummary
 
 _PREFIX = "vllm:spec_decode_num_"
-_SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})?\s+(?P<value>\S+)", re.MULTILINE)
-_POSITION = re.compile(r'position="(\d+)"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +38,13 @@ class SpeculationCounters:
         """
         totals: dict[str, int] = {}
         by_slot: dict[int, int] = {}
-        for name, labels, value in _samples(metrics):
-            if name == "accepted_tokens_per_pos_total" and (place := _POSITION.search(labels)):
-                slot = int(place.group(1))
+        try:
+            samples = list(_samples(metrics))
+        except ValueError:
+            samples = []
+        for name, labels, value in samples:
+            if name == "accepted_tokens_per_pos_total":
+                slot = int(labels["position"])
                 by_slot[slot] = by_slot.get(slot, 0) + value
             else:
                 totals[name] = totals.get(name, 0) + value
@@ -104,8 +107,13 @@ class SpeculationCounters:
         )
 
 
-def _samples(metrics: str) -> Iterator[tuple[str, str, int]]:
-    """Names without the prefix, labels and values."""
-    for sample in _SAMPLE.finditer(metrics):
-        if sample["name"].startswith(_PREFIX) and sample["name"].endswith("_total"):
-            yield sample["name"].removeprefix(_PREFIX), sample["labels"] or "", int(float(sample["value"]))
+def _samples(metrics: str) -> Iterator[tuple[str, dict[str, str], int]]:
+    """Names without the prefix, labels and values.
+
+    Raises:
+        ValueError: The text is none that Prometheus reads.
+    """
+    for family in text_string_to_metric_families(metrics):
+        for sample in family.samples:
+            if sample.name.startswith(_PREFIX) and sample.name.endswith("_total"):
+                yield sample.name.removeprefix(_PREFIX), sample.labels, int(sample.value)
