@@ -6,14 +6,14 @@ done yet, serves each exported folder in the other engine if that can run it, an
 """
 
 import os
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
+from eagleray.engines.config import ServedEngineConfig
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.sglang.config import SglangConfig
 from eagleray.engines.vllm.config import VllmConfig
@@ -25,9 +25,6 @@ from jobs.runner import run_recipe
 if TYPE_CHECKING:
     from eagleray.cluster.context import RunContext
     from eagleray.engines.base import GenerationRequest
-    from eagleray.engines.served import ServedDrafter
-    from eagleray.engines.sglang.process import SglangServer
-    from eagleray.engines.vllm.process import VllmServer
     from eagleray.evaluation.parity import PromptParity
     from jobs.bench import Figure
 
@@ -65,35 +62,6 @@ def main(
     console.run(lambda _, out: _measure(recipe, overrides or (), engine, place, depth, out))
 
 
-@dataclass(frozen=True, kw_only=True)
-class OtherEngine:
-    """An engine of its own process that serves exported folders."""
-
-    name: EngineName
-    config: VllmConfig | SglangConfig
-
-    def algorithms(self) -> Collection[str]:
-        """Ours that the installed version serves."""
-        if isinstance(self.config, VllmConfig):
-            from eagleray.engines.vllm.command import METHODS
-
-            return METHODS
-        from eagleray.engines.installed import Installed
-        from eagleray.engines.sglang.versions import release_of
-
-        return release_of(Installed.find(self.config.environment, "sglang").version).algorithms
-
-    def serve(self, target: Path, drafter: "ServedDrafter", log: Path) -> "VllmServer | SglangServer":
-        """Start it."""
-        if isinstance(self.config, VllmConfig):
-            from eagleray.engines.vllm.process import VllmServer
-
-            return VllmServer(self.config, target, drafter, log)
-        from eagleray.engines.sglang.process import SglangServer
-
-        return SglangServer(self.config, target, drafter, log)
-
-
 def _measure(
     path: Path, overrides: Sequence[str], engine: EngineName, environment: Path, depth: int, out: Console
 ) -> None:
@@ -104,34 +72,38 @@ def _measure(
     run = open_run(load_recipe(path, overrides), lambda _: None)
     native = NativeEngineConfig(threads=THREADS, batch_invariant=True)
     dtype = run.recipe.target.dtype
-    other = OtherEngine(
-        name=engine,
-        config=VllmConfig(environment=environment, dtype=dtype, threads=THREADS)
+    other: ServedEngineConfig = (
+        VllmConfig(environment=environment, dtype=dtype, threads=THREADS)
         if engine == "vllm"
-        else SglangConfig(environment=environment, dtype=dtype),
+        else SglangConfig(environment=environment, dtype=dtype)
     )
     figures: dict[str, Figure] = {}
     for label in run.recipe.drafters:
         out.print(f"[parity] {label}, at most {depth} deep", markup=False)
-        figures |= parity_figures(label, engine, _compare(run, label, native, other, depth))
+        figures |= parity_figures(label, engine, _compare(run, label, native, engine, other, depth))
     for name, figure in figures.items():
         out.print(f"{name:<36} {figure.value:.4f}  {figure.low:.4f} to {figure.high:.4f}  n={figure.n}")
     regime = {
         "recipe": run.recipe.model_dump(mode="json"),
         "depth": depth,
         "native": native.model_dump(mode="json"),
-        engine: other.config.model_dump(mode="json"),
+        engine: other.model_dump(mode="json"),
     }
     name = "parity" if engine == "vllm" else f"parity_{engine}"
     out.print(f"wrote {write_bench(name, figures, regime)}")
 
 
 def _compare(
-    run: "RunContext", label: str, native: NativeEngineConfig, other: OtherEngine, depth: int
+    run: "RunContext",
+    label: str,
+    native: NativeEngineConfig,
+    name: EngineName,
+    other: ServedEngineConfig,
+    depth: int,
 ) -> "list[PromptParity]":
     from eagleray.drafters.folder import load_drafter, read_profile
     from eagleray.engines.base import DraftSetting
-    from eagleray.engines.catalog import build_engine
+    from eagleray.engines.catalog import build_engine, served_algorithms, start_server
     from eagleray.engines.served import ServedDrafter, why_not_served
     from eagleray.evaluation.parity import compare
 
@@ -139,11 +111,11 @@ def _compare(
     folder = run.folder.drafter(label)
     source = load_drafter(folder, engine.decoder.heads)
     draft = DraftSetting(source=source, depth=min(depth, source.max_depth or depth))
-    if why_not_served(read_profile(folder), other.name, other.algorithms()) is not None:
+    if why_not_served(read_profile(folder), name, served_algorithms(other)) is not None:
         return compare(engine, None, draft, _requests(run))
     drafter = ServedDrafter(folder=folder, depth=draft.depth)
-    log = run.folder.path / other.name / f"{label}.log"
-    with other.serve(run.target_folder, drafter, log) as server:
+    log = run.folder.path / name / f"{label}.log"
+    with start_server(other, run.target_folder, drafter, log) as server:
         return compare(engine, server, draft, _requests(run))
 
 

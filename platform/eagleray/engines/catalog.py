@@ -1,18 +1,23 @@
 """Every engine that EagleRay runs. Adding one is a folder beside this file and a branch of each function."""
 
 import importlib.metadata
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from eagleray.engines.config import EngineConfig
+from eagleray.engines.config import EngineConfig, ServedEngineConfig
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.openai.config import OpenAIEngineConfig
 from eagleray.engines.replay.config import ReplayEngineConfig
+from eagleray.engines.vllm.config import VllmConfig
 
 if TYPE_CHECKING:
     from eagleray.engines.base import Engine
     from eagleray.engines.native.engine import NativeEngine
+    from eagleray.engines.served import ServedDrafter
+    from eagleray.engines.sglang.process import SglangServer
+    from eagleray.engines.vllm.process import VllmServer
 
 
 @overload
@@ -57,3 +62,40 @@ def engine_version(config: EngineConfig) -> str:
 
         return server_name(config)
     return importlib.metadata.version("eagleray")
+
+
+def served_algorithms(config: ServedEngineConfig) -> Collection[str]:
+    """Algorithms of ours that the engine in an environment serves.
+
+    Raises:
+        EngineError: The environment does not hold it.
+    """
+    if isinstance(config, VllmConfig):
+        from eagleray.engines.vllm.command import METHODS
+
+        return METHODS
+    from eagleray.engines.installed import Installed
+    from eagleray.engines.sglang.versions import release_of
+
+    return release_of(Installed.find(config.environment, "sglang").version).algorithms
+
+
+def start_server(
+    config: ServedEngineConfig, target: Path, drafter: "ServedDrafter", log: Path
+) -> "VllmServer | SglangServer":
+    """Start an engine as a server that drafts.
+
+    Args:
+        target: Hugging Face folder of the target.
+        log: File that takes everything the server prints.
+
+    Raises:
+        EngineError: The environment holds no such engine, or the server does not come up.
+    """
+    if isinstance(config, VllmConfig):
+        from eagleray.engines.vllm.process import VllmServer
+
+        return VllmServer(config, target, drafter, log)
+    from eagleray.engines.sglang.process import SglangServer
+
+    return SglangServer(config, target, drafter, log)

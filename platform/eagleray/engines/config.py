@@ -1,4 +1,4 @@
-"""Every engine's settings, as one union. Adding an engine adds one member here."""
+"""Every engine's settings, in two unions. Adding an engine adds one member here."""
 
 from typing import Annotated
 
@@ -7,7 +7,12 @@ from pydantic import Field
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.openai.config import OpenAIEngineConfig
 from eagleray.engines.replay.config import ReplayEngineConfig
+from eagleray.engines.sglang.config import SglangConfig
+from eagleray.engines.vllm.config import VllmConfig
 
 EngineConfig = Annotated[
     NativeEngineConfig | OpenAIEngineConfig | ReplayEngineConfig, Field(discriminator="name")
 ]
+
+ServedEngineConfig = VllmConfig | SglangConfig
+"""Engines that we start as servers of their own."""
