@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from eagleray.evaluation.comparison import entries
+
 Section = Mapping[str, Any]
 
 
@@ -27,7 +29,7 @@ def to_markdown(report: Section) -> str:
 
 def _rows(report: Section) -> Iterator[str]:
     for label, drafter in report["drafters"].items():
-        for name, entry in {**drafter["families"], **drafter["loads"]}.items():
+        for name, entry in entries(drafter).items():
             yield (
                 f"| {label} | {name} | {entry['verdict']} | {_interval(entry, 'speedup_ratio')} "
                 f"| {_interval(entry, 'acceptance_length')} | {entry['greedy_exact_ratio']:.2%} "

@@ -3,7 +3,7 @@
 Slices are by category and by length, because a drafter that wins on the whole can lose on what matters.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,11 +57,8 @@ def slice_entry(outcomes: Sequence[Outcome], config: BootstrapConfig) -> dict[st
 
 def slice_entries(outcomes: Sequence[Outcome], config: BootstrapConfig) -> dict[str, dict[str, Any]]:
     """Entries by category and by length, under names that say which."""
-    members: dict[str, list[Outcome]] = {}
-    for name in (_category, _length):
-        for outcome in sorted(outcomes, key=lambda one: one.prompt_tokens) if name is _length else outcomes:
-            members.setdefault(name(outcome), []).append(outcome)
-    return {name: slice_entry(chosen, config) for name, chosen in members.items()}
+    shortest_first = sorted(outcomes, key=lambda outcome: outcome.prompt_tokens)
+    return {**_entries(outcomes, _category, config), **_entries(shortest_first, _length, config)}
 
 
 def worst_slice(entries: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -75,10 +72,7 @@ def worst_slice(entries: Mapping[str, Mapping[str, Any]]) -> str | None:
 
 def category_entries(outcomes: Iterable[Outcome], config: BootstrapConfig) -> dict[str, dict[str, Any]]:
     """Entries by category, under the categories' own names."""
-    members: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        members.setdefault(outcome.category, []).append(outcome)
-    return {category: slice_entry(chosen, config) for category, chosen in members.items()}
+    return _entries(outcomes, lambda outcome: outcome.category, config)
 
 
 def spread(name: str, interval: Interval | None, *, ratio: bool = False) -> dict[str, float | None]:
@@ -87,6 +81,15 @@ def spread(name: str, interval: Interval | None, *, ratio: bool = False) -> dict
     if interval is None:
         return {value: None, f"{name}_low": None, f"{name}_high": None}
     return {value: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+
+
+def _entries(
+    outcomes: Iterable[Outcome], name: Callable[[Outcome], str], config: BootstrapConfig
+) -> dict[str, dict[str, Any]]:
+    members: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        members.setdefault(name(outcome), []).append(outcome)
+    return {title: slice_entry(chosen, config) for title, chosen in members.items()}
 
 
 def _category(outcome: Outcome) -> str:

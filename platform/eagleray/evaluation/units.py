@@ -28,10 +28,10 @@ class DraftChoice(Settings):
         return f"{self.label}-{self.depth}"
 
 
-class AnswersUnit(Settings):
-    """Answer the held-out prompts of a family in batches: with a drafter for acceptance, or plain."""
+class FamilyUnit(Settings):
+    """What one setting does on prompts of a family."""
 
-    kind: Literal["answers"] = "answers"
+    kind: str
     family: str
     draft: DraftChoice | None
     """None is plain decoding."""
@@ -39,7 +39,13 @@ class AnswersUnit(Settings):
     @property
     def name(self) -> str:
         """Stable over runs of the same recipe."""
-        return f"answers-{self.family}-{self.draft.name if self.draft else PLAIN}"
+        return f"{self.kind}-{self.family}-{self.draft.name if self.draft else PLAIN}"
+
+
+class AnswersUnit(FamilyUnit):
+    """Answer the held-out prompts of a family in batches: with a drafter for acceptance, or plain."""
+
+    kind: Literal["answers"] = "answers"
 
 
 class TimingUnit(Settings):
@@ -83,18 +89,10 @@ class LoadUnit(Settings):
         return f"load-{self.concurrency:03d}-{self.group:03d}"
 
 
-class SampledUnit(Settings):
+class SampledUnit(FamilyUnit):
     """Draw many answers to the first prompt of a family."""
 
     kind: Literal["sampled"] = "sampled"
-    family: str
-    draft: DraftChoice | None
-    """None is plain decoding."""
-
-    @property
-    def name(self) -> str:
-        """Stable over runs of the same recipe."""
-        return f"sampled-{self.family}-{self.draft.name if self.draft else PLAIN}"
 
 
 Unit = AnswersUnit | TimingUnit | ReferenceUnit | LoadUnit | SampledUnit

@@ -6,6 +6,8 @@ Names are `eagleray_<room>_<thing>_<unit>`; Prometheus sees them with Ray's pref
 from dataclasses import dataclass
 from typing import Literal
 
+Unit = Literal["s", "ratio", "index", "count", "requests", "tokens", "nats"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
@@ -13,7 +15,7 @@ class Metric:
 
     name: str
     kind: Literal["gauge", "counter"]
-    unit: Literal["s", "ratio", "index", "count", "requests", "tokens", "nats"]
+    unit: Unit
     description: str
     tags: tuple[str, ...]
     """Kept few: every combination of values is a time series of its own."""
@@ -94,48 +96,31 @@ INCIDENTS = Metric(
 
 WATCHDOG = (VERDICT, PHASE, SILENCE, STEP_AGE, POWER_RATIO, MEMORY_GROWTH, INCIDENTS)
 
-LOSS = Metric(
-    name="eagleray_training_loss_nats",
-    kind="gauge",
-    unit="nats",
-    description="Loss of the latest step, per unit of weight.",
-    tags=("run",),
+
+def _trained(thing: str, unit: Unit, description: str, *tags: str) -> Metric:
+    return Metric(
+        name=f"eagleray_training_{thing}_{unit}",
+        kind="gauge",
+        unit=unit,
+        description=description,
+        tags=("run", *tags),
+    )
+
+
+LOSS = _trained("loss", "nats", "Loss of the latest step, per unit of weight.")
+TAU_ESTIMATE = _trained(
+    "tau_estimate",
+    "tokens",
+    "Acceptance length that the slots' accuracies in training would give; no measured tau.",
 )
-TAU_ESTIMATE = Metric(
-    name="eagleray_training_tau_estimate_tokens",
-    kind="gauge",
-    unit="tokens",
-    description="Acceptance length that the slots' accuracies in training would give; no measured tau.",
-    tags=("run",),
+REPLAY_TAU = _trained(
+    "replay_tau", "tokens", "Acceptance length on samples kept out of training, at its latest trial."
 )
-REPLAY_TAU = Metric(
-    name="eagleray_training_replay_tau_tokens",
-    kind="gauge",
-    unit="tokens",
-    description="Acceptance length on samples kept out of training, at its latest trial.",
-    tags=("run",),
+SLOT_ACCURACY = _trained(
+    "slot_accuracy", "ratio", "Share of supervised predictions of a draft slot that are right.", "slot"
 )
-SLOT_ACCURACY = Metric(
-    name="eagleray_training_slot_accuracy_ratio",
-    kind="gauge",
-    unit="ratio",
-    description="Share of supervised predictions of a draft slot that are right.",
-    tags=("run", "slot"),
-)
-RATE = Metric(
-    name="eagleray_training_learning_rate_ratio",
-    kind="gauge",
-    unit="ratio",
-    description="Learning rate over its peak.",
-    tags=("run",),
-)
-PHASE_TIME = Metric(
-    name="eagleray_training_phase_s",
-    kind="gauge",
-    unit="s",
-    description="Seconds of the latest step on the first rank, by what it did.",
-    tags=("run", "phase"),
-)
+RATE = _trained("learning_rate", "ratio", "Learning rate over its peak.")
+PHASE_TIME = _trained("phase", "s", "Seconds of the latest step on the first rank, by what it did.", "phase")
 TRAINED_TOKENS = Metric(
     name="eagleray_training_supervised_tokens_total",
     kind="counter",

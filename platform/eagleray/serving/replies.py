@@ -41,7 +41,7 @@ class Replies:
             **self._head(stream=False),
             "choices": [self._choice(choice) for choice in answers.choices],
             "usage": self._usage(answers),
-            "speculation": {**speculation_facts(answers.cycles), "lossy": answers.lossy},
+            "speculation": self._speculation(answers),
         }
 
     def first(self) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ class Replies:
         if not self._ask.include_usage:
             return None
         chunk = {**self._head(stream=True), "choices": [], "usage": self._usage(answers)}
-        chunk["speculation"] = {**speculation_facts(answers.cycles), "lossy": answers.lossy}
+        chunk["speculation"] = self._speculation(answers)
         if self._ask.return_cycles:
             chunk["cycles"] = [cycle_counts(choice.cycles) for choice in answers.choices]
         return chunk
@@ -103,6 +103,10 @@ class Replies:
         if self._ask.return_cycles:
             body["cycles"] = cycle_counts(answer.cycles)
         return body
+
+    @staticmethod
+    def _speculation(answers: Answers) -> dict[str, Any]:
+        return {**speculation_facts(answers.cycles), "lossy": answers.lossy}
 
     def _usage(self, answers: Answers) -> dict[str, Any]:
         prompt, completion = self._ask.prompt_tokens, answers.completion_tokens

@@ -22,7 +22,9 @@ class DrafterOptimizer:
         self._names: dict[Tensor, str] = {p: name for name, p in drafter.named_parameters()}
         matrices, others = split_parameters(drafter)
         if config.optimizer == "adamw":
-            self._optimizers: list[torch.optim.Optimizer] = [adamw(matrices + others, config)]
+            self._optimizers: list[torch.optim.Optimizer] = [
+                adamw(matrices + others, config.learning_rate, config.weight_decay)
+            ]
         else:
             muon = Muon(
                 matrices,
@@ -30,7 +32,7 @@ class DrafterOptimizer:
                 weight_decay=config.weight_decay,
                 polynomials=POLAR_EXPRESS[: config.muon_iterations],
             )
-            self._optimizers = [muon, _adamw(others, config.adam_learning_rate, 0.0)]
+            self._optimizers = [muon, adamw(others, config.adam_learning_rate, 0.0)]
         self._peaks = [group["lr"] for group in self._groups()]
 
     def step(self, rate_factor: float) -> None:
@@ -75,10 +77,6 @@ def split_parameters(drafter: TrainableDrafter) -> tuple[list[nn.Parameter], lis
     return matrices, others
 
 
-def adamw(parameters: list[nn.Parameter], config: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW for all parameters alike."""
-    return _adamw(parameters, config.learning_rate, config.weight_decay)
-
-
-def _adamw(parameters: list[nn.Parameter], rate: float, weight_decay: float) -> torch.optim.AdamW:
+def adamw(parameters: list[nn.Parameter], rate: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW for all parameters alike, with the decay rates of its moments that all drafters here take."""
     return torch.optim.AdamW(parameters, lr=rate, betas=(0.9, 0.95), weight_decay=weight_decay)

@@ -47,7 +47,8 @@ class ZeroBackend(Backend):
         # Stage 3 gathers parameters in hooks of submodules, for which all ranks must draft alike.
         self._plain = _copy(drafter) if config.zero.stage == 3 else None
         self._peak_rate = config.learning_rate
-        self._adamw = adamw([p for group in split_parameters(drafter) for p in group], config)
+        parameters = [p for group in split_parameters(drafter) for p in group]
+        self._adamw = adamw(parameters, config.learning_rate, config.weight_decay)
         self._engine, self._zero, _, _ = deepspeed.initialize(
             model=drafter, optimizer=self._adamw, config=engine_settings(config)
         )
