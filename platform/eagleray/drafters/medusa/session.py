@@ -1,7 +1,6 @@
 """Drafting with Medusa: all heads at once, from the newest state alone.
 
-Shapes: R rows, D target width, K draft slots, U draft
-vocabulary.
+Shapes: R rows, D target width, K draft slots, U draft vocabulary.
 """
 
 from collections.abc import Sequence

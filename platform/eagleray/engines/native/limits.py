@@ -78,8 +78,7 @@ class Limits(RequestLimits):
 
         Raises:
             EngineError: Settings exclude each other, it cannot draft that deep or draw its drafts, or taps
-            layers that the target does not
-                have.
+                layers that the target does not have.
         """
         if draft.typical is not None and (draft.drawn or draft.tree is not None):
             raise EngineError("Typical acceptance is of chains that are not drawn. Leave out drawn and tree.")
