@@ -67,7 +67,7 @@ $(VLLM_READY): requirements-vllm.txt
 		(alias / 'METADATA').write_text(f'Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n')"
 	touch $@
 
-bench-%: $(READY) ## Measure: bench-distil, bench-engine, bench-parity, bench-scaling, bench-serve, bench-train, bench-watchdog; ARGS="..." for its options
+bench-%: $(READY) ## Measure: bench-distil, bench-engine, bench-parity, bench-scaling, bench-serve, bench-sweep, bench-train, bench-watchdog; ARGS="..." for its options
 	$(BIN)/python -m jobs.bench_$* $(ARGS)
 
 clean: ## Remove the environment and the caches, keep runs/

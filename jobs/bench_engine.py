@@ -224,6 +224,7 @@ def _one_at_a_time(setup: _Setup, reference: Any, parts: Parts) -> dict[str, Fig
         "plain": setup.native(),
         "hf": reference.plain,
         "hf_prompt_lookup": reference.lookup,
+        "hf_assisted": reference.assisted,
     }
     for label, depths in DEPTHS.items():
         ways |= {f"{label}@{depth}": setup.native(label, depth) for depth in depths}
@@ -240,6 +241,7 @@ def _one_at_a_time(setup: _Setup, reference: Any, parts: Parts) -> dict[str, Fig
         "eagle3_vs_plain_code_b1": _faster(measured, eagle3, "plain"),
         "eagle3_vs_hf_plain_code_b1": _faster(measured, eagle3, "hf"),
         "eagle3_vs_hf_prompt_lookup_b1": _faster(measured, eagle3, "hf_prompt_lookup"),
+        "eagle3_vs_hf_assisted_b1": _faster(measured, eagle3, "hf_assisted"),
         "dflash_vs_plain_code_b1": _faster(measured, dflash, "plain"),
         "plain_same_ids_as_hf": ratio_figure(same["hf"], "ratio"),
         "eagle3_same_ids_as_plain": ratio_figure(same[eagle3], "ratio"),

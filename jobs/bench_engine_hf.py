@@ -1,4 +1,4 @@
-"""Hugging Face `generate` as a contender: greedy, in padded batches, plain or with prompt lookup."""
+"""Hugging Face `generate` as a contender: greedy; plain in padded batches, or with drafts for one row."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +10,9 @@ from eagleray.engines.base import GenerationRequest
 LOOKED_UP_TOKENS = 10
 """What transformers' documentation sets `prompt_lookup_num_tokens` to."""
 
+ASSISTANT_LAYERS = 6
+"""Of the target itself, whose first layers draft: the one assistant that needs no other weights."""
+
 Answers = tuple[list[tuple[int, ...]], int]
 
 
@@ -18,9 +21,10 @@ class HuggingFace:
 
     def __init__(self, folder: Path):
         from transformers import AutoModelForCausalLM
-        from transformers.utils.logging import disable_progress_bar
+        from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
         disable_progress_bar()
+        set_verbosity_error()  # assisted generation warns of arguments that it passes itself
         self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         end_ids = self._model.generation_config.eos_token_id
         self._end_ids = set(end_ids if isinstance(end_ids, list) else [end_ids])
@@ -32,6 +36,10 @@ class HuggingFace:
     def lookup(self, requests: Sequence[GenerationRequest]) -> Answers:
         """Copying from the prompt; one row only."""
         return self._answer(requests, prompt_lookup_num_tokens=LOOKED_UP_TOKENS)
+
+    def assisted(self, requests: Sequence[GenerationRequest]) -> Answers:
+        """Assisted generation: an early exit drafts as many tokens as `generate` likes; one row only."""
+        return self._answer(requests, assistant_early_exit=ASSISTANT_LAYERS)
 
     @torch.inference_mode()
     def _answer(self, requests: Sequence[GenerationRequest], **how: int) -> Answers:
