@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from pydantic import Field
@@ -20,7 +20,7 @@ from rich.table import Table
 
 from eagleray.corpus.sample import Sample
 from eagleray.errors import DataError
-from eagleray.files import write_json_atomically
+from eagleray.files import write_atomically, write_json_atomically
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
 from eagleray.recipe.sections import DrafterSection
 from eagleray.settings import Settings, fingerprint, read_yaml, validate
@@ -71,6 +71,10 @@ class Outcome(Settings):
     draft_rows: list[tuple[float, float]]
     """Per timed prompt: seconds of one draft, seconds of one plain target step."""
 
+
+if TYPE_CHECKING:
+    from eagleray.targets.decoder import TargetDecoder
+    from eagleray.training.features import Captured
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -159,7 +163,7 @@ def measure(run: Run) -> Outcome:
     decoder = TargetDecoder.load(resolve_target(run.target), getattr(torch, run.target.dtype))
     training, held_out = read_answers(run.answers)
     layers = run.section.drafter.tapped_layers(decoder.geometry.num_layers)
-    source = MemoryFeatures(decoder, layers, [*training, *held_out])
+    source = MemoryFeatures(_captured(run, decoder, layers, [*training, *held_out]))
     torch.manual_seed(run.section.training.seed)
     counts_V = supervised_counts(training, decoder.geometry.vocab_size)
     drafter = build_trainable_drafter(run.section.drafter, decoder.heads, counts_V)
@@ -187,6 +191,23 @@ def measure(run: Run) -> Outcome:
         num_parameters=drafter.num_parameters(),
         draft_rows=_time_drafts(decoder, drafter, held_out, run.depth),
     )
+
+
+def _captured(
+    run: Run, decoder: "TargetDecoder", layers: tuple[int, ...], samples: Sequence[Sample]
+) -> "Captured":
+    """What the target's layers say of the answers; the first run that asks computes it for all."""
+    import torch
+
+    from eagleray.training.features import capture_all
+
+    asked = fingerprint([run.target.model_dump(mode="json"), run.answers_hash, layers])
+    path = BENCH_FOLDER / "train" / f"features-{asked}.pt"
+    if not path.exists():
+        captured = capture_all(decoder, layers, samples)
+        write_atomically(path, lambda aside: torch.save(captured, aside))
+    kept: Captured = torch.load(path, mmap=True)
+    return kept
 
 
 def _time_drafts(

@@ -66,17 +66,17 @@ class ColocatedFeatures:
         return features, final
 
 
-class MemoryFeatures:
-    """Captures each sample once and keeps it: for datasets that fit into memory.
+Captured = dict[str, tuple[Tensor, Tensor]]
+"""features_TLD and final_TD by sample id."""
 
-    Args:
-        layers: Layers to capture.
-    """
+
+class MemoryFeatures:
+    """Features in memory, of datasets that fit into it: see `capture_all`."""
 
     phase: Phase = "data"
 
-    def __init__(self, target: CapturingTarget, layers: tuple[int, ...], samples: Sequence[Sample]):
-        self._kept = {sample.sample_id: _capture(target, layers, sample) for sample in samples}
+    def __init__(self, kept: Captured):
+        self._kept = kept
 
     def of(self, sample: Sample) -> tuple[Tensor, Tensor]:
         """features_TLD and final_TD of one sample."""
@@ -126,6 +126,11 @@ class StoredFeatures:
             self._cache[sample.sample_id] = kept
             self._free_bytes -= size
         return kept
+
+
+def capture_all(target: CapturingTarget, layers: tuple[int, ...], samples: Sequence[Sample]) -> Captured:
+    """Run the target over each sample, one after the other."""
+    return {sample.sample_id: _capture(target, layers, sample) for sample in samples}
 
 
 def _capture(target: CapturingTarget, layers: tuple[int, ...], sample: Sample) -> tuple[Tensor, Tensor]:
