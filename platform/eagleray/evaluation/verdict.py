@@ -11,6 +11,9 @@ Word = Literal["win", "loss", "undecided"]
 
 MIN_PROMPTS = 5
 """With fewer, even agreement of all prompts is no evidence: 4 coins agree in 2 * 0.5^4 = 12 % of throws."""
+NOISE_RATIO = 1.25
+"""How far above the acceptance length a speedup may come out by chance; further, and something else ran while
+one side was timed."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +38,8 @@ def judge(
         timed: What the interval was drawn from; `drawn` says of what.
         exact_ratio: Share of drafted answers that equal the plain ones. Below 1.0 speed is not judged:
             a faster way to another answer is not a speedup.
-        tau: Acceptance length of the timed answers. A speedup whose whole interval lies above it cannot be,
-            and is not judged either. None where nobody told.
+        tau: Acceptance length of the timed answers. A speedup whose whole interval lies above it, or that is
+            far above it itself, cannot be and is not judged either. None where nobody told.
     """
     if exact_ratio < 1.0:
         return Verdict("undecided", f"only {exact_ratio:.1%} of the answers equal plain decoding")
@@ -54,11 +57,13 @@ def judge(
 
 
 def impossible(speedup: Interval, tau: float | None) -> str | None:
-    """Why a speedup cannot be right whatever the noise; None where it can."""
+    """Why a speedup cannot be right, ordinary noise granted; None where it can."""
     if tau is None:
         return None
-    why = anomaly(CyclePoint(draft_steps=1, acceptance_length=tau, speedup=speedup.low))
-    return f"impossible: {why}" if why else None
+    least = max(speedup.low, speedup.value / NOISE_RATIO)
+    if anomaly(CyclePoint(draft_steps=1, acceptance_length=tau, speedup=least)) is None:
+        return None
+    return f"impossible: {anomaly(CyclePoint(draft_steps=1, acceptance_length=tau, speedup=speedup.value))}"
 
 
 def summarise(label: str, families: Mapping[str, Mapping[str, Any]]) -> str:

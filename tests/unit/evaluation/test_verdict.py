@@ -24,6 +24,23 @@ def test_one_wrong_answer_forbids_a_win() -> None:
     assert "97.5%" in verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("speedup", "tau", "word"),
+    [
+        (Interval(6.9, 3.1, 18.0), 4.8, "undecided"),  # something ran beside one side
+        (Interval(3.2, 3.1, 3.3), 3.0, "undecided"),
+        (Interval(1.53, 1.22, 2.01), 1.52, "win"),
+        (Interval(6.9, 3.1, 18.0), None, "win"),
+    ],
+)
+def test_a_speedup_above_tau_wins_nothing_unless_noise_can_explain_it(
+    speedup: Interval, tau: float | None, word: str
+) -> None:
+    verdict = judge(speedup, MIN_PROMPTS, exact_ratio=1.0, tau=tau)
+    assert verdict.word == word
+    assert (f"speedup {speedup.value:.3g} is above tau" in verdict.reason) == (word == "undecided")
+
+
 def test_too_few_prompts_decide_nothing() -> None:
     assert judge(Interval(2.0, 1.9, 2.1), MIN_PROMPTS - 1, exact_ratio=1.0).word == "undecided"
 
