@@ -15,6 +15,7 @@ from eagleray.evaluation.distribution import distribution_check
 from eagleray.evaluation.exactness import Check, greedy_check, not_run
 from eagleray.evaluation.family_report import FamilyEvidence, report_family
 from eagleray.evaluation.load_report import as_group, report_load
+from eagleray.evaluation.load_summary import summarise_load
 from eagleray.evaluation.prediction import Measured
 from eagleray.evaluation.records import (
     AnswersRecord,
@@ -23,6 +24,7 @@ from eagleray.evaluation.records import (
     SampledRecord,
     TimingRecord,
     UnitRecord,
+    load_windows,
 )
 from eagleray.evaluation.regime import Regime, require_one_regime
 from eagleray.evaluation.report import assemble_report, drafter_section
@@ -109,9 +111,18 @@ def build_report(
             "training": {label: facts.training[label].model_dump(mode="json") for label in facts.training},
             "stages": facts.stages,
             "peak_rss_bytes": facts.peak_rss_bytes,
+            "machine_load": summarise_load(load_windows(chosen), expected_ratio=_other_workers_ratio(regime)),
         },
         generated_at=generated_at,
     )
+
+
+def _other_workers_ratio(regime: Regime) -> float | None:
+    """Share of the cores that the other measuring processes use; None where a server of others answers."""
+    if regime.engine == "openai":
+        return None
+    machine = regime.machine
+    return min(1.0, (regime.workers - 1) * machine.threads / machine.cores)
 
 
 def _evidence_by_family(records: Sequence[UnitRecord]) -> dict[str, FamilyEvidence]:

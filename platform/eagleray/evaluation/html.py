@@ -66,7 +66,7 @@ def render(template: str, **context: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    formats = (decimals, figure, percent, gibibytes, duration, words, spread)
+    formats = (decimals, figure, percent, gibibytes, duration, words, spread, ranged)
     environment.filters.update({one.__name__: one for one in formats})
     return environment.get_template(template).render(colours=plots.COLOURS, **context)
 
@@ -94,6 +94,14 @@ def spread(entry: dict[str, Any], stem: str) -> str:
     """Format both ends of an interval; empty of nothing."""
     low, high = entry[f"{stem}_low"], entry[f"{stem}_high"]
     return "" if low is None else f"{low:,.2f} to {high:,.2f}"
+
+
+def ranged(entry: dict[str, float] | None, scale: float = 1.0, unit: str = "") -> str:
+    """Format a median between its extremes."""
+    if entry is None:
+        return MISSING
+    low, middle, high = (f"{entry[key] * scale:,.1f}" for key in ("low", "median", "high"))
+    return f"{middle}{unit} ({low} to {high})"
 
 
 def legend(report: dict[str, Any]) -> list[tuple[str, Markup]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from eagleray.corpus.chat import RenderedPrompt
 from eagleray.engines.base import DraftSetting, Engine, GenerationRequest, GenerationRun
+from eagleray.evaluation.machine_load import WindowLoad, measured_load
 from eagleray.settings import Settings
 
 WARM_UP_TOKENS = 2
@@ -39,6 +40,8 @@ class GroupTimes(Settings):
     plain: SettingTime
     settings: tuple[SettingTime, ...]
     """In the order the settings were given, whatever order they ran in."""
+    machine_load: tuple[WindowLoad, ...] = ()
+    """Of each round, around all settings together; empty where nobody looked."""
 
 
 def measure_interleaved(
@@ -78,6 +81,7 @@ def pool_rounds(groups: Iterable[GroupTimes]) -> tuple[GroupTimes, ...]:
             prompts=prompts,
             plain=_add([group.plain for group in same]),
             settings=tuple(_add(times) for times in zip(*(group.settings for group in same), strict=True)),
+            machine_load=tuple(load for group in same for load in group.machine_load),
         )
         for prompts, same in rounds.items()
     )
@@ -108,10 +112,14 @@ def _measure_group(
     for place in order:
         engine.generate(_requests(group, min(WARM_UP_TOKENS, max_new_tokens)), draft=settings[place])
     requests = _requests(group, max_new_tokens)
-    runs = {place: engine.generate(requests, draft=settings[place]) for place in order}
+    with measured_load() as window:
+        runs = {place: engine.generate(requests, draft=settings[place]) for place in order}
     plain, *drafted = (_time(runs[place], runs[0]) for place in range(len(settings)))
     return GroupTimes(
-        prompts=tuple(request.request_id for request in requests), plain=plain, settings=tuple(drafted)
+        prompts=tuple(request.request_id for request in requests),
+        plain=plain,
+        settings=tuple(drafted),
+        machine_load=(window.load,),
     )
 
 

@@ -40,6 +40,8 @@ def _rows(report: Section) -> Iterator[str]:
 def _notes(report: Section) -> Iterator[str]:
     for check in report["exactness"]:
         yield f"{check['name']}, {check['subject']}: {check['outcome']} ({check['detail']})"
+    if report["machine_load"] and report["machine_load"]["hint"]:
+        yield f"machine: {report['machine_load']['hint']}"
     for label, drafter in report["drafters"].items():
         if drafter["break_even"]:
             yield f"{label}: {drafter['break_even']['reason']}"

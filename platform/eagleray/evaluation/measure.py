@@ -19,6 +19,7 @@ from eagleray.engines.base import (
 from eagleray.errors import EngineError
 from eagleray.evaluation.config import EvaluationConfig
 from eagleray.evaluation.interleaved import measure_interleaved
+from eagleray.evaluation.machine_load import measured_load
 from eagleray.evaluation.near_ties import EXACT_DTYPE
 from eagleray.evaluation.records import (
     Answer,
@@ -111,14 +112,15 @@ def measure_timing(unit: TimingUnit, bench: Bench, on_progress: Progress | None 
     for choice in rotated:
         bench.engine.generate([warm_up], draft=_setting(choice, bench))
     request = _request(prompt, bench.config.timing_new_tokens)
-    timings = [
-        _timed_answer(
-            choice,
-            bench.engine.generate([request], draft=_setting(choice, bench), on_progress=on_progress),
-        )
-        for choice in rotated
-    ]
-    return TimingRecord(unit=unit, regime=bench.regime, timings=tuple(timings))
+    with measured_load() as window:
+        timings = [
+            _timed_answer(
+                choice,
+                bench.engine.generate([request], draft=_setting(choice, bench), on_progress=on_progress),
+            )
+            for choice in rotated
+        ]
+    return TimingRecord(unit=unit, regime=bench.regime, timings=tuple(timings), machine_load=window.load)
 
 
 def measure_load(unit: LoadUnit, bench: Bench) -> LoadRecord:
@@ -177,11 +179,12 @@ def measure_reference(unit: ReferenceUnit, bench: Bench) -> ReferenceRecord:
     runs = {"engine": run_engine, "reference": run_reference}
     seconds: dict[str, float] = {}
     ids: dict[str, tuple[int, ...]] = {}
-    for name in sorted(runs, reverse=unit.prompt_index % 2 == 1):
-        runs[name](min(WARM_UP_TOKENS, bench.config.timing_new_tokens))
-        start_s = time.perf_counter()
-        ids[name] = runs[name](bench.config.timing_new_tokens)
-        seconds[name] = time.perf_counter() - start_s
+    with measured_load() as window:
+        for name in sorted(runs, reverse=unit.prompt_index % 2 == 1):
+            runs[name](min(WARM_UP_TOKENS, bench.config.timing_new_tokens))
+            start_s = time.perf_counter()
+            ids[name] = runs[name](bench.config.timing_new_tokens)
+            seconds[name] = time.perf_counter() - start_s
     return ReferenceRecord(
         unit=unit,
         regime=bench.regime,
@@ -189,6 +192,7 @@ def measure_reference(unit: ReferenceUnit, bench: Bench) -> ReferenceRecord:
         engine_ids=ids["engine"],
         reference_s=seconds["reference"],
         reference_ids=ids["reference"],
+        machine_load=window.load,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from eagleray.evaluation.interleaved import GroupTimes
+from eagleray.evaluation.machine_load import WindowLoad
 from eagleray.evaluation.regime import Regime
 from eagleray.evaluation.units import (
     AnswersUnit,
@@ -74,6 +75,8 @@ class TimingRecord(Settings):
     unit: TimingUnit
     regime: Regime
     timings: tuple[TimedAnswer, ...]
+    machine_load: WindowLoad | None = None
+    """Around all timings together; None where nobody looked."""
 
 
 class ReferenceRecord(Settings):
@@ -86,6 +89,8 @@ class ReferenceRecord(Settings):
     engine_ids: tuple[int, ...]
     reference_s: float
     reference_ids: tuple[int, ...]
+    machine_load: WindowLoad | None = None
+    """Around both, warm-up included; None where nobody looked."""
 
 
 class LoadRecord(Settings):
@@ -109,6 +114,17 @@ class SampledRecord(Settings):
 UnitRecord = AnswersRecord | TimingRecord | ReferenceRecord | LoadRecord | SampledRecord
 RECORD: TypeAdapter[UnitRecord] = TypeAdapter(Annotated[UnitRecord, Field(discriminator="kind")])
 """Reads a record from JSON: `RECORD.validate_json(...)`. Write with `record.model_dump_json()`."""
+
+
+def load_windows(records: Iterable[UnitRecord]) -> list[WindowLoad]:
+    """How busy the machine was in every window of time that was measured."""
+    windows: list[WindowLoad] = []
+    for record in records:
+        if isinstance(record, LoadRecord):
+            windows += record.times.machine_load
+        elif isinstance(record, TimingRecord | ReferenceRecord) and record.machine_load is not None:
+            windows.append(record.machine_load)
+    return windows
 
 
 def plain_answers(records: Iterable[UnitRecord]) -> dict[str, tuple[int, ...]]:

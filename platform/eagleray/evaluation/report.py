@@ -9,6 +9,7 @@ sections; one that was not measured is None or empty, and the page says so.
 - `families_measured_at`: the load of `families`.
 - `exactness`: the checks of the gate, each with its outcome.
 - `workloads`, `engine`, `dataset`, `truncation`, `training`, `stages`, `peak_rss_bytes`: of the run.
+- `machine_load`: what the machine did beside, from `summarise_load`.
 - `regime`, `definitions`.
 """
 
@@ -37,6 +38,7 @@ RUN_SECTIONS: dict[str, Any] = {
     "training": {},
     "stages": {},
     "peak_rss_bytes": None,
+    "machine_load": None,
 }
 
 

@@ -11,6 +11,7 @@ from eagleray.evaluation.endpoint.figures import load_entry, token_gaps_s
 from eagleray.evaluation.endpoint.load import Block
 from eagleray.evaluation.endpoint.report import build_endpoint_report, shared_regime
 from eagleray.evaluation.html import render_html
+from eagleray.evaluation.machine_load import WindowLoad
 from eagleray.evaluation.markdown import to_markdown
 from eagleray.speculation.acceptance import Cycle
 
@@ -67,7 +68,13 @@ def measured(cycle_s, tau=1, lossy=False, plain_drift=1.0, concurrency=1):
                     concurrency=concurrency,
                     number=number,
                     wall_s=sum(answer.end_s for answer in answers),
-                    load_average=1.0,
+                    machine_load=WindowLoad(
+                        wall_s=1.0,
+                        load_average_before=1.0,
+                        load_average_after=2.0,
+                        cpu_ratio=0.9,
+                        own_cpu_ratio=0.1,
+                    ),
                     answers=tuple(answers),
                 )
             )

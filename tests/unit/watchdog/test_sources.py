@@ -8,8 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pynvml
@@ -18,9 +16,10 @@ import pytest
 from eagleray.errors import DataError
 from eagleray.watchdog.heartbeat import RankProcess
 from eagleray.watchdog.sources.host import HostSource
-from eagleray.watchdog.sources.nvml import NvmlSource, open_nvml
+from eagleray.watchdog.sources.nvml import GpuReader, GpuReading, NvmlSource, open_nvml
 from eagleray.watchdog.sources.replay import ReplaySource, read_trace, write_trace
 from eagleray.watchdog.telemetry import RankRecord, merge_records
+from tests.unit.watchdog.fake_nvml import FakeNvml
 
 GPU_RANK = RankProcess(rank=0, pid=1, started_s=0.0, device_uuid="GPU-0")
 
@@ -79,47 +78,6 @@ def test_a_dead_process_that_nobody_waited_for_is_dead(sleeper: subprocess.Popen
 def test_a_pid_that_was_given_to_another_process_is_dead() -> None:
     ranks = [RankProcess(rank=0, pid=os.getpid(), started_s=1.0, device_uuid=None)]
     assert HostSource(ranks).read(1.0)[0].process_alive is False
-
-
-class FakeNvml:
-    """NVML with one device; answers in `codes` fail with the library's own errors."""
-
-    NVMLError = pynvml.NVMLError
-    NVML_SUCCESS = pynvml.NVML_SUCCESS
-    NVML_FI_DEV_POWER_INSTANT = pynvml.NVML_FI_DEV_POWER_INSTANT
-
-    def __init__(self, **codes: int):
-        self.codes = codes
-        self.energy_mj = 1_000_000
-        self.field = SimpleNamespace(nvmlReturn=pynvml.NVML_SUCCESS, value=SimpleNamespace(uiVal=310_000))
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        assert uuid == "GPU-0"
-        return self._answer("handle", "device")
-
-    def nvmlDeviceGetMemoryInfo(self, device: str) -> Any:
-        return self._answer("memory", SimpleNamespace(total=80 << 30, used=60 << 30))
-
-    def nvmlDeviceGetUtilizationRates(self, device: str) -> Any:
-        return self._answer("rates", SimpleNamespace(gpu=98, memory=40))
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, device: str) -> int:
-        return self._answer("energy", self.energy_mj)
-
-    def nvmlDeviceGetFieldValues(self, device: str, fields: list[int]) -> Any:
-        assert fields == [186]
-        return self._answer("fields", [self.field])
-
-    def nvmlDeviceGetPowerUsage(self, device: str) -> int:
-        return self._answer("usage", 290_000)
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, device: str) -> int:
-        return self._answer("clocks", 0x4)
-
-    def _answer(self, question: str, value: Any) -> Any:
-        if code := self.codes.get(question):
-            raise pynvml.NVMLError(code)
-        return value
 
 
 def test_power_is_the_difference_of_energies_over_time() -> None:
@@ -183,6 +141,31 @@ def test_a_gpu_that_comes_back_is_read_again() -> None:
     assert source.read(1.0)[0].utilisation_ratio is None
     nvml.codes.clear()
     assert source.read(2.0)[0].utilisation_ratio == 0.98
+
+
+def test_ranks_that_share_a_gpu_share_its_power() -> None:
+    nvml = FakeNvml()
+    source = NvmlSource([GPU_RANK, dataclasses.replace(GPU_RANK, rank=1)], nvml)
+    source.read(1.0)
+    nvml.energy_mj += 500_000
+    assert [record.power_w for record in source.read(2.0)] == [500.0, 500.0]
+
+
+def test_a_reader_finds_every_gpu_and_reads_its_clock() -> None:
+    reader = GpuReader(FakeNvml())
+    assert reader.uuids() == ["GPU-0"]
+    assert reader.read("GPU-0", 1.0).sm_clock_mhz == 1980
+
+
+@pytest.mark.parametrize("question", ["count", "handle", "uuid"])
+def test_gpus_that_may_not_be_looked_at_are_none(question: str) -> None:
+    nvml = FakeNvml(**{question: pynvml.NVML_ERROR_NO_PERMISSION})
+    assert GpuReader(nvml).uuids() == []
+
+
+def test_a_lost_gpu_says_nothing() -> None:
+    nvml = FakeNvml(handle=pynvml.NVML_ERROR_GPU_IS_LOST)
+    assert GpuReader(nvml).read("GPU-0", 1.0) == GpuReading()
 
 
 def test_ranks_without_a_gpu_are_not_asked_for() -> None:

@@ -76,7 +76,7 @@ def latency(blocks: Sequence[Block]) -> dict[str, Any]:
         "first_token_s": percentiles(answer.first_token_s for answer in answers),
         "inter_token_s": percentiles(token_gaps_s(answers)),
         "user_tokens_per_s": percentiles(per_user),
-        "load_average": max(block.load_average for block in blocks),
+        "load_average": max(block.machine_load.load_average_before for block in blocks),
         "engine_ms_per_token": _engine_ms_per_token(blocks),
     }
 

@@ -6,7 +6,6 @@ both; the order of the servers rotates from block to block.
 
 import asyncio
 import glob
-import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from eagleray.corpus.chat import RenderedPrompt
 from eagleray.evaluation.endpoint.arrivals import read_gaps_s
 from eagleray.evaluation.endpoint.client import EndpointClient, Served
 from eagleray.evaluation.endpoint.config import EndpointConfig
+from eagleray.evaluation.machine_load import WindowLoad, measured_load
 from eagleray.settings import Settings
 
 PLAIN = "plain"
@@ -34,8 +34,8 @@ class Block(Settings):
     number: int
     """Blocks of one number hold the same prompts."""
     wall_s: float
-    load_average: float
-    """Processes that wanted a core when the block began, everything on the machine counted."""
+    machine_load: WindowLoad
+    """Of the client's machine, on which the server may run or not."""
     engine_s: dict[str, float] = {}
     """Seconds that the engine spent on the block in prefill, draft, verify and host; empty where the server
     does not tell."""
@@ -134,11 +134,11 @@ async def measure_load(
         arms = list(clients)
         shift = number % len(arms)
         for arm in arms[shift:] + arms[:shift]:
-            load_average = os.getloadavg()[0]
             before_s = await clients[arm].engine_s()
-            began_s = time.perf_counter()
-            answers = await _answer(load, clients[arm], turn, start, config)
-            wall_s = time.perf_counter() - began_s
+            with measured_load() as window:
+                began_s = time.perf_counter()
+                answers = await _answer(load, clients[arm], turn, start, config)
+                wall_s = time.perf_counter() - began_s
             after_s = await clients[arm].engine_s()
             blocks.append(
                 Block(
@@ -147,7 +147,7 @@ async def measure_load(
                     concurrency=load.concurrency,
                     number=number,
                     wall_s=wall_s,
-                    load_average=load_average,
+                    machine_load=window.load,
                     engine_s={part: after_s[part] - before_s[part] for part in after_s},
                     answers=tuple(answers),
                 )

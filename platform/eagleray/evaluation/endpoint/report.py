@@ -15,6 +15,7 @@ from eagleray.evaluation.endpoint.config import EndpointConfig
 from eagleray.evaluation.endpoint.figures import blocks_of, load_entry, outcomes, same_answer
 from eagleray.evaluation.endpoint.load import PLAIN, Block
 from eagleray.evaluation.exactness import Check, greedy_check, not_run
+from eagleray.evaluation.load_summary import summarise_load
 from eagleray.evaluation.prediction import Measured
 from eagleray.evaluation.report import assemble_report, drafter_section
 from eagleray.evaluation.slices import Outcome, category_entries
@@ -100,7 +101,14 @@ def build_endpoint_report(
         exactness=[*(_greedy(label, blocks) for label in config.drafted), *checks],
         regime={**regime, "fingerprint": fingerprint(dict(regime))},
         definitions=ENDPOINT_DEFINITIONS,
-        run={"workloads": _workloads(blocks[first], workloads or {})},
+        run={
+            "workloads": _workloads(blocks[first], workloads or {}),
+            # The servers are other processes, on this machine or not: what they use is no disturbance.
+            "machine_load": summarise_load(
+                [block.machine_load for measured in blocks.values() for block in measured],
+                expected_ratio=None,
+            ),
+        },
         generated_at=generated_at,
     )
 
