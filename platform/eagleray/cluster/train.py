@@ -68,6 +68,7 @@ from eagleray.training.loop import TrainingJob, best_weights, train
 from eagleray.training.measured import activation_ratio, memory_of
 from eagleray.training.memory import MemoryPlan, check_memory, plan_memory
 from eagleray.training.metrics_log import MetricsLog, thin_out
+from eagleray.training.mirror import CheckpointMirror
 from eagleray.training.parity_gate import GateOutcome, check_parity, gate_samples
 from eagleray.training.preflight import check_samples
 from eagleray.training.recompute import recompute_activations
@@ -128,6 +129,7 @@ def train_rank(work: TrainWork, heartbeat: Heartbeat) -> None:
         fingerprint=work.fingerprint,
         heartbeat=clock,
         warm_start=warm,
+        mirror=CheckpointMirror(work.mirror) if first and work.mirror else None,
     )
     state = train(job)
     reporter.close()
@@ -149,6 +151,8 @@ def train_rank(work: TrainWork, heartbeat: Heartbeat) -> None:
             "recompute_activations": work.training.recompute_activations,
         }
         write_json_atomically(work.run / FACTS, facts)
+    if job.mirror is not None:
+        job.mirror.finish()
 
 
 def describe_replay(job: TrainingJob, state: TrainingState) -> dict[str, Any] | None:
@@ -264,6 +268,7 @@ def training_work(run: RunContext, label: str) -> TrainWork:
         feature_store=run.recipe.feature_store,
         run=run.folder.training / label,
         export=run.folder.drafter(label),
+        mirror=section.training.mirror and f"{section.training.mirror}/{run.recipe.run.name}/{label}",
         profile={
             "target_hash": run.identity.target_hash,
             "tokenizer_hash": run.identity.tokenizer_hash,
@@ -295,9 +300,11 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
     kept, truncation = check_samples(
         PackedSamples(work.samples), run.geometry, section.training, f"drafters.{label}.training"
     )
+    checkpoints = CheckpointFolder(folder, section.training.keep_checkpoints)
+    if work.mirror is not None:
+        CheckpointMirror(work.mirror).restore(checkpoints)
     if section.training.start.how == "resume":
-        adopted = CheckpointFolder(folder, section.training.keep_checkpoints)
-        adopted.adopt(section.training.start.checkpoints)
+        checkpoints.adopt(section.training.start.checkpoints)
     passed = gate(work, kept, f"drafters.{label}.training")
     # Decided once: a cluster that loses its GPUs must not go on without.
     gpus = has_gpus(section.training)

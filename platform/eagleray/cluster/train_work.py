@@ -28,6 +28,8 @@ class TrainWork(Settings):
     run: Path
     """Folder of this training: checkpoints and metrics."""
     export: Path
+    mirror: str | None = None
+    """Storage address of this training's copies of checkpoints."""
     heartbeats: Path | None = None
     """Where ranks keep their heartbeats, on their own machine; None: nobody watches."""
     profile: dict[str, Any]

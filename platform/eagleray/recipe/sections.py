@@ -46,6 +46,7 @@ NOT_LEARNED = {
     "feature_cache_gib",
     "keep_checkpoints",
     "checkpoint_every_steps",
+    "mirror",
 }
 """Training settings that a run may change on its way: they change no step, rounding aside."""
 

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,20 +131,32 @@ class CheckpointFolder:
             )
         best_step = load_checkpoint(newest).state.best_step
         wanted = [newest] if best_step is None else [there.of_step(best_step), newest]
-        for folder in wanted:
-            aside = self.root / f".{folder.name}.{os.getpid()}"
-            shutil.copytree(folder, aside)
-            # A start that is killed before the newest is here goes on from the best: the same steps again.
-            shutil.rmtree(self.root / folder.name, ignore_errors=True)
-            os.replace(aside, self.root / folder.name)
+        self.take_over(
+            [folder.name for folder in wanted], lambda name, aside: shutil.copytree(other / name, aside)
+        )
+
+    def take_over(self, names: Sequence[str], fetch: Callable[[str, Path], object]) -> None:
+        """Let `fetch` fill a folder aside with each checkpoint, the newest last.
+
+        A start that is killed before the newest is here goes on from the best: the same steps again.
+        """
+        for name in names:
+            aside = self.root / f".{name}.{os.getpid()}"
+            shutil.rmtree(aside, ignore_errors=True)
+            fetch(name, aside)
+            shutil.rmtree(self.root / name, ignore_errors=True)
+            os.replace(aside, self.root / name)
+
+    def whole(self) -> list[Path]:
+        """Checkpoints whose writing was finished, the oldest first."""
+        return [folder for folder in self._folders() if (folder / MARKER).is_file()]
 
     def _folders(self) -> list[Path]:
         return sorted(self.root.glob("step-*")) if self.root.is_dir() else []
 
     def _delete_old(self, best_step: int | None) -> None:
-        whole = [folder for folder in self._folders() if (folder / MARKER).is_file()]
         best = None if best_step is None else self.of_step(best_step)
-        for folder in whole[: -self._keep]:
+        for folder in self.whole()[: -self._keep]:
             if folder != best:
                 shutil.rmtree(folder)
 

@@ -196,6 +196,11 @@ class TrainingConfig(Settings):
     keep_checkpoints: int = Field(default=2, gt=0)
     """Complete checkpoints kept, besides the best one; older ones are deleted."""
 
+    mirror: str | None = Field(default=None, pattern=r"^[a-z0-9]+://.+")
+    """Storage address under which every checkpoint is copied while the training goes on, e.g.
+    `s3://bucket/runs`; a run whose own folder is empty goes on from there. None: checkpoints stay where they
+    are written."""
+
     replay_samples: int = Field(default=32, ge=0)
     """Samples kept out of training, at most a tenth of them, in whose answers the drafter is tried. The
     checkpoint with the highest tau there is exported. 0: the last checkpoint is."""

@@ -22,6 +22,7 @@ from eagleray.training.config import TrainingConfig
 from eagleray.training.features import FeatureSource
 from eagleray.training.held_out import replay_tau
 from eagleray.training.learning_curve import early_trials
+from eagleray.training.mirror import CheckpointMirror
 from eagleray.training.rows import TrainingRows
 from eagleray.training.schedule import rate_factor, warmup_steps
 from eagleray.training.state import TrainingState
@@ -63,6 +64,8 @@ class TrainingJob:
     """Of everything that must not change over a resume."""
     warm_start: WarmStart | None = None
     """What is known of the weights that the drafter begins with; None: they are random."""
+    mirror: CheckpointMirror | None = None
+    """Gets copies of the checkpoints."""
     heartbeat: Heartbeat = field(default_factory=NoHeartbeat)
 
 
@@ -76,7 +79,7 @@ def train(job: TrainingJob) -> TrainingState:
     """
     config, plan = job.config, job.rows.plan()
     total_steps = plan.total_steps(config.epochs, config.max_steps)
-    early, writer = early_trials(total_steps), CheckpointWriter(job.checkpoints)
+    early, writer = early_trials(total_steps), CheckpointWriter(job.checkpoints, job.mirror)
     state = resume(job)
     if job.warm_start is not None and state.step == 0:
         announce_dip(warmup_steps(total_steps, config))
