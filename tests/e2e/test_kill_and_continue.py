@@ -18,15 +18,16 @@ def published_shards(run: Path) -> int:
 
 
 def test_kills_at_three_stages_leave_the_dataset_and_report_of_an_undisturbed_run(
-    start_job: Callable[..., Job],
+    start_job: Callable[..., Job], tmp_path: Path
 ) -> None:
-    job = start_job(*DEMO)
+    demo = (*DEMO, f"drafters.eagle3.training.mirror=file://{tmp_path}/mirror")
+    job = start_job(*demo)
     job.wait_for(lambda: published_shards(job.run) >= 2)
     job.kill()
     before = {path.name: path.read_bytes() for path in (job.run / "dataset").glob("*.parquet")}
     kept = read_manifest(LocalFolder(job.run / "dataset")).shards
 
-    job = start_job(*DEMO)
+    job = start_job(*demo)
     checkpoints = job.run / "training" / "eagle3"
     job.wait_for(lambda: list(checkpoints.glob("step-*")))
     worker = job.processes("RayTrainWorker")[0]
@@ -34,11 +35,11 @@ def test_kills_at_three_stages_leave_the_dataset_and_report_of_an_undisturbed_ru
     job.wait_for(lambda: (job.run / "training" / "dflash").exists())
     job.kill()
 
-    job = start_job(*DEMO)
+    job = start_job(*demo)
     job.wait_for(lambda: list((job.run / "evaluation").glob("*.json")))
     job.kill()
 
-    job = start_job(*DEMO)
+    job = start_job(*demo)
     assert job.wait() == 0, job.output()[-4000:]
     manifest, samples = read_dataset(LocalFolder(job.run / "dataset"))
     ids = [sample.sample_id for sample in samples]
@@ -50,4 +51,6 @@ def test_kills_at_three_stages_leave_the_dataset_and_report_of_an_undisturbed_ru
     assert set(report["drafters"]) == {"eagle3", "dflash", "prompt_lookup"}
     for drafter in report["drafters"].values():
         assert {family["greedy_exact_ratio"] for family in drafter["families"].values()} == {1.0}
+    mirrored = tmp_path / "mirror" / "demo" / "eagle3"
+    assert {path.name for path in mirrored.iterdir()} == {path.name for path in checkpoints.glob("step-*")}
     assert (job.run / "report.html").stat().st_size > 10_000
