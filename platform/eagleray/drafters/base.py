@@ -14,9 +14,12 @@ row), L tapped layers, D target width, V target vocabulary, K draft slots.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from eagleray.speculation.config import SamplingConfig, TreeSetting
@@ -28,7 +31,11 @@ NO_DRAFT = -1
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingBatch:
-    """Sequences the target emitted, right-padded, with the features of their positions."""
+    """Sequences the target emitted, right-padded, with the features of their positions.
+
+    A row holds one sample, or several one after the other: a training step must give the sums that it would
+    give if each had a row to itself. Positions count from the beginning of a row.
+    """
 
     ids_BT: Tensor
     """int64 token ids; what lies beyond a row's length is arbitrary."""
@@ -47,6 +54,40 @@ class TrainingBatch:
 
     seed: int
     """Drives every random choice of the step (anchors, noise), so that a resumed step repeats exactly."""
+
+    packed: tuple[tuple[int, ...], ...] | None = None
+    """Lengths of the samples of each row, in order; they sum up to `lengths_B`. None: a row is one sample."""
+
+    @cached_property
+    def starts_BT(self) -> Tensor:
+        """Where the sample of each position begins."""
+        return torch.zeros_like(self.ids_BT) if self.packed is None else self._bounds[0]
+
+    @cached_property
+    def ends_BT(self) -> Tensor:
+        """Where the sample of each position ends, exclusive; padding lies at or beyond it."""
+        if self.packed is None:
+            return self.lengths_B[:, None].expand_as(self.ids_BT)
+        return self._bounds[1]
+
+    @cached_property
+    def samples(self) -> list[tuple[int, int, int]]:
+        """Row, start and end of each sample, in order."""
+        packed = ((length,) for length in self.lengths_B.tolist()) if self.packed is None else self.packed
+        return [
+            (row, start, end)
+            for row, lengths in enumerate(packed)
+            for start, end in pairwise(accumulate(lengths, initial=0))
+        ]
+
+    @cached_property
+    def _bounds(self) -> Tensor:
+        """Starts and ends [2, B, T]; both are the row's length in padding."""
+        bounds_2BT = self.lengths_B[:, None].expand_as(self.ids_BT).repeat(2, 1, 1)
+        for row, start, end in self.samples:
+            bounds_2BT[0, row, start:end] = start
+            bounds_2BT[1, row, start:end] = end
+        return bounds_2BT
 
 
 class StepTerms(NamedTuple):

@@ -26,7 +26,7 @@ class TrainingPlan:
     num_parameters: int
     workers: int
     accumulation: int
-    """Micro-batches of one worker and step."""
+    """Micro-batches of one worker and step; at most, where short sequences share rows."""
     steps: int | None
     """None: not known before the prompts are read."""
     supervised_tokens: int | None

@@ -42,6 +42,7 @@ NOT_LEARNED = {
     "min_workers",
     "wait_for_machines_s",
     "micro_batch_size",
+    "pack",
     "recompute_activations",
     "feature_cache_gib",
     "keep_checkpoints",

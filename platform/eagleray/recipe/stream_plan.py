@@ -7,6 +7,7 @@ from eagleray.errors import ConfigError
 from eagleray.recipe.sections import MachinesConfig
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.training.config import TrainingConfig
+from eagleray.training.layout import MOST_PADDING
 from eagleray.training.memory import GIB, RESERVE_RATIO, gib, head_parameters, target_parameters
 
 
@@ -46,11 +47,12 @@ def plan_stream(
     positions = training.micro_batch_size * training.max_length
     # Residual stream, norm, query, key, value and their mix; gate, up and their product; what is tapped.
     widths = 6 * geometry.hidden_size + 3 * geometry.intermediate_size
+    padded = MOST_PADDING if training.pack else 1
     return StreamPlan(
         processes=training.stream.min_workers,
         gpus_each=gpus,
         weights_bytes=(share + (heads if gpus == 1 else heads // 2)) * bytes_each,
-        working_bytes=positions * (widths + (layers + 1) * geometry.hidden_size) * bytes_each,
+        working_bytes=positions * (widths + padded * (layers + 1) * geometry.hidden_size) * bytes_each,
     )
 
 

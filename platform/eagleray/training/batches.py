@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 
 from eagleray.errors import ConfigError
+from eagleray.training.layout import pack_micro_batches, split_into
 
 
 class BatchPlan:
@@ -49,8 +50,14 @@ class BatchPlan:
             self._epoch = (epoch, self._order(epoch))
         return self._epoch[1][position]
 
-    def micro_batches(self, step: int, *, rank: int, ranks: int, micro_batch_size: int) -> list[list[int]]:
+    def micro_batches(
+        self, step: int, *, rank: int, ranks: int, micro_batch_size: int, row_tokens: int | None = None
+    ) -> list[list[int]]:
         """One rank's share of a step; all ranks get the same number of micro-batches.
+
+        Args:
+            micro_batch_size: Rows of each.
+            row_tokens: Sequences are laid into rows of so many tokens. None: each has a row to itself.
 
         Raises:
             ConfigError: The ranks cannot share a global batch evenly.
@@ -60,8 +67,18 @@ class BatchPlan:
                 f"training.global_batch_size {self._batch_size} is not a multiple of the {ranks} workers. "
                 "Change training.workers or training.global_batch_size."
             )
-        share = self.global_batch(step)[rank::ranks]
-        return [share[start : start + micro_batch_size] for start in range(0, len(share), micro_batch_size)]
+        whole = self.global_batch(step)
+        share = whole[rank::ranks]
+        if row_tokens is None:
+            return [
+                share[start : start + micro_batch_size] for start in range(0, len(share), micro_batch_size)
+            ]
+        packed = [
+            pack_micro_batches([self._lengths[i] for i in whole[each::ranks]], row_tokens, micro_batch_size)
+            for each in range(ranks)
+        ]
+        cut = split_into(packed[rank], max(len(batches) for batches in packed))
+        return [[share[place] for place in batch] for batch in cut]
 
     def _order(self, epoch: int) -> list[list[int]]:
         generator = random.Random(f"{self._seed}/{epoch}")

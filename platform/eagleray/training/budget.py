@@ -109,11 +109,17 @@ class BudgetedTraining:
 
     def _take_step(self) -> None:
         terms = []
-        size = self._config.micro_batch_size
-        for share in self._plan.micro_batches(self._step, rank=0, ranks=1, micro_batch_size=size):
+        size, row_tokens = self._config.micro_batch_size, self._config.row_tokens
+        shares = self._plan.micro_batches(
+            self._step, rank=0, ranks=1, micro_batch_size=size, row_tokens=row_tokens
+        )
+        for share in shares:
             chosen = [self._rows[index] for index in share]
             seed = self._config.seed * 1_000_003 + self._step
-            micro = self._drafter(collate(chosen, self._source, seed=seed, device=torch.device("cpu")))
+            batch = collate(
+                chosen, self._source, seed=seed, device=torch.device("cpu"), row_tokens=row_tokens
+            )
+            micro = self._drafter(batch)
             micro.loss_sum.backward()
             terms.append(micro)
             self._tokens += sum(row.supervised_tokens for row in chosen)

@@ -103,7 +103,11 @@ class TrainingConfig(Settings):
     """Sequences per optimiser step over all workers; how many workers there are changes nothing learned."""
 
     micro_batch_size: int = Field(default=4, gt=0)
-    """Sequences per forward and backward of one worker; the rest of its share is accumulated."""
+    """Rows per forward and backward of one worker; the rest of its share is accumulated."""
+
+    pack: bool = False
+    """Lay short sequences one after the other into rows of `max_length`, so that a forward is full. None sees
+    another; a step's loss and gradient stay what they are, rounding aside."""
 
     length_window_batches: int = Field(default=1, gt=0)
     """Sequences are sorted by length within this many batches before they are cut, so that a batch pads
@@ -220,6 +224,11 @@ class TrainingConfig(Settings):
 
     watchdog: WatchdogConfig = WatchdogConfig()
     """Finds ranks that hang and takes the run up again."""
+
+    @property
+    def row_tokens(self) -> int | None:
+        """Room of a row that several sequences share; None where each has one to itself."""
+        return self.max_length if self.pack else None
 
     @property
     def cpus(self) -> int:

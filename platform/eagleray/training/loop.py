@@ -138,7 +138,8 @@ def accumulate(job: TrainingJob, plan: BatchPlan, step: int) -> StepTotals:
         NumericsError: A loss is not finite; the message names the samples.
     """
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    shares = plan.micro_batches(step, rank=rank, ranks=ranks, micro_batch_size=job.config.micro_batch_size)
+    size, row_tokens = job.config.micro_batch_size, job.config.row_tokens
+    shares = plan.micro_batches(step, rank=rank, ranks=ranks, micro_batch_size=size, row_tokens=row_tokens)
     backend = job.backend
     device = next(backend.drafter.parameters()).device
     low_precision = job.config.compute_dtype == "bfloat16"
@@ -148,7 +149,7 @@ def accumulate(job: TrainingJob, plan: BatchPlan, step: int) -> StepTotals:
         rows = [job.rows[index] for index in share]
         seed = job.config.seed * 1_000_003 + step
         job.heartbeat.enter(job.source.phase)
-        batch = collate(rows, job.source, seed=seed, device=device)
+        batch = collate(rows, job.source, seed=seed, device=device, row_tokens=row_tokens)
         last = len(terms) == len(shares) - 1
         with backend.micro_batch(last=last):
             job.heartbeat.enter("forward")

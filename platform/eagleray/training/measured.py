@@ -48,7 +48,7 @@ def activation_ratio(
     supervised_BT = (positions_T > 0) & (positions_T < batch.lengths_B[:, None])
     measured = saved_bytes(drafter, replace(batch, supervised_BT=supervised_BT))
     planned = sum(
-        activations(config, training.model_copy(update={"max_length": length}), geometry).saved
+        activations(config, training.model_copy(update={"max_length": length, "pack": False}), geometry).saved
         for length in batch.lengths_B.tolist()
     )
     return measured / (FLOAT * planned)

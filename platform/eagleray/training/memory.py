@@ -15,6 +15,7 @@ from eagleray.drafters.config import DrafterConfig
 from eagleray.errors import ConfigError
 from eagleray.targets.geometry import TargetGeometry
 from eagleray.training.config import TrainingConfig
+from eagleray.training.layout import MOST_PADDING
 
 GIB = 2**30
 FLOAT = 4
@@ -67,7 +68,8 @@ def plan_memory(
         gradients=gradients,
         moments=moments,
         activations=training.micro_batch_size * per_sequence,
-        features=positions * layers * geometry.hidden_size * FLOAT,
+        # Those that are packed arrive padded and are copied into their rows.
+        features=(1 + training.pack * MOST_PADDING) * positions * layers * geometry.hidden_size * FLOAT,
         target=held * target_bytes_per_parameter,
     )
 
@@ -130,7 +132,7 @@ def _of_parameters(count: int, training: TrainingConfig) -> tuple[int, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Activations:
-    """Numbers of one sequence of which every token is supervised."""
+    """Numbers of one row of which every token is supervised."""
 
     saved: int
     """What backward needs of the forward pass."""
@@ -144,7 +146,7 @@ class Activations:
 
 
 def activations(drafter: DrafterConfig, training: TrainingConfig, geometry: TargetGeometry) -> Activations:
-    """Predict the activations of a sequence of `training.max_length`."""
+    """Predict the activations of a row of `training.max_length`."""
     if isinstance(drafter, ChainConfig):
         return _of_chain(drafter, training, geometry)
     if isinstance(drafter, MaskedBlockConfig):
@@ -170,7 +172,8 @@ def _of_chain(drafter: ChainConfig, training: TrainingConfig, geometry: TargetGe
 
 def _of_blocks(drafter: MaskedBlockConfig, training: TrainingConfig, geometry: TargetGeometry) -> Activations:
     width, length, size = geometry.hidden_size, training.max_length, drafter.block_size
-    rows = min(drafter.num_anchors, length) * size
+    # Of each sequence that shares a row, so many are anchored.
+    rows = (length if training.pack else min(drafter.num_anchors, length)) * size
     queries, keys = drafter.query_width(geometry), drafter.kv_width(geometry)
     attention = (drafter.num_heads or geometry.num_heads) * rows * (length + size)
     per_row = 6 * width + 4 * drafter.inner_width(geometry) + 6 * queries + 4 * keys

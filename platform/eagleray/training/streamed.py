@@ -48,7 +48,13 @@ def in_stream_order(
     Dealt out in turn, each rank gets its own.
     """
     shares = [
-        plan.micro_batches(step, rank=rank, ranks=ranks, micro_batch_size=config.micro_batch_size)
+        plan.micro_batches(
+            step,
+            rank=rank,
+            ranks=ranks,
+            micro_batch_size=config.micro_batch_size,
+            row_tokens=config.row_tokens,
+        )
         for rank in range(ranks)
     ]
     for micro_batches in zip(*shares, strict=True):

@@ -9,6 +9,7 @@ import torch
 from eagleray.drafters.base import StepTerms, TrainableDrafter, TrainingBatch
 from eagleray.drafters.config import DrafterConfig
 from eagleray.targets.decoder import TargetDecoder
+from eagleray.training.collate import lay_out
 
 MakeDrafter = Callable[..., TrainableDrafter]
 BatchFor = Callable[..., TrainingBatch]
@@ -153,6 +154,73 @@ def test_a_split_batch_adds_up_to_the_whole(drafter: TrainableDrafter, batch_for
         counted_K=parts[0].counted_K + parts[1].counted_K,
     )
     assert_same(drafter(batch), together)
+
+
+def in_shared_rows(batch: TrainingBatch, packed: tuple[tuple[int, ...], ...]) -> TrainingBatch:
+    """The samples of a batch, in order, laid into rows as `packed` says."""
+    return replace(
+        batch,
+        ids_BT=lay_out(batch.ids_BT, packed),
+        lengths_B=torch.tensor([sum(lengths) for lengths in packed]),
+        supervised_BT=lay_out(batch.supervised_BT, packed),
+        features_BTLD=lay_out(batch.features_BTLD, packed),
+        final_BTD=lay_out(batch.final_BTD, packed),
+        packed=packed,
+    )
+
+
+def loss_and_gradients(drafter: TrainableDrafter, batch: TrainingBatch) -> dict[str, torch.Tensor]:
+    drafter.zero_grad()
+    terms = drafter(batch)
+    terms.loss_sum.backward()
+    learned = {name: p.grad for name, p in drafter.named_parameters() if p.grad is not None}
+    counts = {"correct": terms.correct_K, "counted": terms.counted_K, "weight": terms.weight_sum}
+    return {"loss": terms.loss_sum.detach(), **counts, **learned}
+
+
+@pytest.fixture
+def rolling(config: DrafterConfig, target: TargetDecoder, make_drafter: MakeDrafter) -> TrainableDrafter:
+    """A drafter in float64 that rolls the dice it has: for few anchors, noise and denoising steps."""
+    dice = {"num_anchors": 5, "feature_noise": 0.05}
+    if getattr(config, "parallel_block", False):
+        dice["denoise_steps"] = 3
+    known = {name: value for name, value in dice.items() if name in type(config).model_fields}
+    return make_drafter(config.model_copy(update=known), target).double()
+
+
+def test_samples_that_share_a_row_teach_what_they_teach_alone(
+    rolling: TrainableDrafter, batch_for: BatchFor
+) -> None:
+    """Answers lie next to the prompt, or the answer, of the next sample; one is its sample's first token."""
+    batch = batch_for(rolling, (3, 12), (0, 8), (2, 16), (7, 8), (4, 9), seed=5)
+    batch = replace(batch, features_BTLD=batch.features_BTLD.double(), final_BTD=batch.final_BTD.double())
+    alone = loss_and_gradients(rolling, batch)
+    for packed in (((12, 8), (16, 8), (9,)), ((12, 8, 16, 8, 9),)):
+        together = loss_and_gradients(rolling, in_shared_rows(batch, packed))
+        assert together.keys() == alone.keys()
+        for name, expected in alone.items():
+            torch.testing.assert_close(together[name], expected, rtol=1e-9, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("taught", [0, 1, 2])
+def test_a_sample_learns_nothing_from_those_it_shares_a_row_with(
+    rolling: TrainableDrafter, batch_for: BatchFor, taught: int
+) -> None:
+    batch = in_shared_rows(batch_for(rolling, (2, 10), (3, 9), (2, 11), seed=5), ((10, 9, 11),))
+    start, end = [(0, 10), (10, 19), (19, 30)][taught]
+    own_T = (torch.arange(30) >= start) & (torch.arange(30) < end)
+    batch = replace(batch, supervised_BT=batch.supervised_BT & own_T)
+    before = loss_and_gradients(rolling, batch)
+    assert before["counted"].any()
+    ids_BT, others = batch.ids_BT.clone(), int((~own_T).sum())
+    features_BTLD, final_BTD = batch.features_BTLD.clone(), batch.final_BTD.clone()
+    ids_BT[0, ~own_T] = torch.arange(others) % 30 + 3
+    features_BTLD[0, ~own_T] = LOUD * torch.randn(others, *features_BTLD.shape[2:])
+    final_BTD[0, ~own_T] = LOUD * torch.randn(others, final_BTD.shape[-1])
+    changed = replace(batch, ids_BT=ids_BT, features_BTLD=features_BTLD, final_BTD=final_BTD)
+    after = loss_and_gradients(rolling, changed)
+    for name, expected in before.items():
+        torch.testing.assert_close(after[name], expected, rtol=1e-12, atol=1e-14, msg=name)
 
 
 def test_padding_is_never_looked_at(drafter: TrainableDrafter, batch_for: BatchFor) -> None:

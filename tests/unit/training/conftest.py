@@ -64,7 +64,8 @@ class NextTokenDrafter(TrainableDrafter):
 
     def forward(self, batch: TrainingBatch) -> StepTerms:
         logits = self.logits(batch.features_BTLD.flatten(2))
-        labels = batch.supervised_BT[:, 1:]
+        positions_T = torch.arange(batch.ids_BT.shape[1])
+        labels = (batch.supervised_BT & (positions_T > batch.starts_BT))[:, 1:]
         chosen, wanted = logits[:, :-1][labels], batch.ids_BT[:, 1:][labels]
         return StepTerms(
             loss_sum=nn.functional.cross_entropy(chosen, wanted, reduction="sum"),

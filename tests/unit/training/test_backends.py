@@ -89,6 +89,8 @@ TOGETHER = [
     Phase("zero2", ZERO | {"zero": {"stage": 2}}),
     Phase("zero3", ZERO | {"zero": {"stage": 3}}),
     Phase("offload", ZERO | {"zero": {"stage": 2, "offload": True}}),
+    Phase("fsdp-packed", {"backend": "fsdp", "optimizer": "adamw", "pack": True, "max_length": 16}),
+    Phase("zero3-packed", ZERO | {"zero": {"stage": 3}, "pack": True, "max_length": 16}),
     Phase("fsdp-first", {"backend": "fsdp"}, "fsdp", 2),
     Phase("fsdp-second", {"backend": "fsdp"}, "fsdp"),
     Phase("zero2-first", ZERO | {"zero": {"stage": 2}}, "zero2-resumed", 2),
@@ -99,6 +101,7 @@ ALONE = [
     Phase("muon", {"optimizer": "muon"}),
     Phase("adamw", {"optimizer": "adamw"}),
     Phase("at-once", {"optimizer": "adamw", "micro_batch_size": 4}),
+    Phase("packed", {"optimizer": "adamw", "pack": True, "max_length": 16}),
     Phase("moving-2", {"optimizer": "adamw"}, "moving", 1),
 ]
 TOGETHER_AGAIN = [
@@ -170,6 +173,8 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
         ("zero2", "adamw"),
         ("zero3", "adamw"),
         ("offload", "adamw"),
+        ("fsdp-packed", "adamw"),
+        ("zero3-packed", "adamw"),
     ],
 )
 def test_two_ranks_of_a_backend_learn_what_one_rank_learns(
@@ -181,6 +186,10 @@ def test_two_ranks_of_a_backend_learn_what_one_rank_learns(
 
 def test_accumulated_micro_batches_are_the_step_of_one(found: dict[str, Any]) -> None:
     assert_same(found["at-once"], found["adamw"])
+
+
+def test_short_samples_that_share_rows_are_the_step_of_samples_apart(found: dict[str, Any]) -> None:
+    assert_same(found["packed"], found["adamw"])
 
 
 def test_a_run_goes_on_at_other_world_sizes_and_backends_and_sees_every_sample_once(

@@ -100,6 +100,23 @@ def test_accumulated_micro_batches_give_the_step_of_one_batch(job: MakeJob) -> N
         assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-5)
 
 
+def test_a_run_whose_short_samples_share_rows_is_the_run_in_which_none_do(job: MakeJob) -> None:
+    settings = {"epochs": 2, "global_batch_size": 4, "micro_batch_size": 1, "max_length": 12}
+    apart, packed = job("apart", **settings), job("packed", pack=True, **settings)
+    forwards = {"apart": 0, "packed": 0}
+    for name, made in (("apart", apart), ("packed", packed)):
+        made.backend.drafter.register_forward_hook(
+            lambda *_, name=name: forwards.update({name: forwards[name] + 1})
+        )
+        train(made)
+    assert forwards["packed"] < forwards["apart"] == 4 * apart.reporter.metrics[-1]["step"]
+    for name, tensor in weights(apart).items():
+        torch.testing.assert_close(tensor, weights(packed)[name], atol=1e-6, rtol=1e-5)
+    for one, other in zip(apart.reporter.metrics, packed.reporter.metrics, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-6)
+        assert one["supervised_tokens"] == other["supervised_tokens"]
+
+
 def _run_rank(
     rank: int, ranks: int, root: Path, results: Path, settings: dict[str, Any], make: MakeJob
 ) -> None:

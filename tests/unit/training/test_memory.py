@@ -89,6 +89,24 @@ def test_activations_on_paper_are_those_that_autograd_keeps(
     assert planned == pytest.approx(measured, rel=0.2)
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        Eagle3Config(draft_vocab_size=150, ttt_steps=3),
+        DFlashConfig(num_layers=3, num_anchors=32, block_size=4),
+    ],
+    ids=lambda config: config.name,
+)
+def test_a_row_of_many_short_samples_takes_what_is_planned_for_it(config: DrafterConfig) -> None:
+    """Each of them has anchors of its own, so there are more than a whole row of one sample has."""
+    geometry = geometry_of()
+    training = TrainingConfig(max_length=200, workers=1, pack=True)
+    drafter, batch = drafter_and_batch(config, geometry, 200, False)
+    measured = saved_bytes(drafter, replace(batch, packed=((40,) * 5,)))
+    assert measured <= 1.2 * 4 * activations(config, training, geometry).saved
+    assert measured > 0.6 * 4 * activations(config, training, geometry).saved
+
+
 def test_a_step_of_which_little_is_supervised_is_measured_as_if_all_were() -> None:
     config, geometry, training = Eagle3Config(draft_vocab_size=150), geometry_of(), TrainingConfig()
     drafter, batch = drafter_and_batch(config, geometry, 200, False)

@@ -35,10 +35,12 @@ def weights(job: TrainingJob) -> dict[str, torch.Tensor]:
     return job.backend.weights()
 
 
-def test_a_streamed_run_is_the_colocated_run_bit_for_bit(job: MakeJob) -> None:
-    colocated = job("colocated", **SETTINGS)
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_streamed_run_is_the_colocated_run_bit_for_bit(job: MakeJob, pack: bool) -> None:
+    settings = SETTINGS | {"pack": pack, "max_length": 12}
+    colocated = job("colocated", **settings)
     train(colocated)
-    other = job("streamed", **SETTINGS)
+    other = job("streamed", **settings)
     train(streamed(other, stream(other, 0, 1)))
     assert other.reporter.metrics[-1]["loss"] == colocated.reporter.metrics[-1]["loss"]
     for name, tensor in weights(colocated).items():

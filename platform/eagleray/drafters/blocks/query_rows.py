@@ -19,8 +19,11 @@ class QueryRows:
 
     packing: Packing
     position_N: Tensor
+    start_N: Tensor
+    """Where the sample of each row begins."""
     supervised_NK: Tensor
-    """Whether the token that row p predicts at step k, at position p + 2 + k, is supervised."""
+    """Whether the token that row p predicts at step k, at position p + 2 + k, is of its sample and
+    supervised."""
 
     @classmethod
     def select(cls, batch: TrainingBatch, steps: int) -> "QueryRows":
@@ -28,11 +31,21 @@ class QueryRows:
         positions = batch.ids_BT.shape[1]
         padded = torch.nn.functional.pad(batch.supervised_BT, (0, steps + 1))
         supervised_BTK = padded[:, 2:].unfold(1, steps, 1)[:, :positions]
+        label_TK = torch.arange(2, 2 + positions + steps, device=padded.device).unfold(0, steps, 1)[
+            :positions
+        ]
+        supervised_BTK = supervised_BTK & (label_TK < batch.ends_BT[..., None])
         batch_N, position_N = supervised_BTK.any(-1).nonzero(as_tuple=True)
         packing = Packing.compacted(batch_N, len(batch.ids_BT))
-        return cls(packing, position_N, supervised_BTK[batch_N, position_N])
+        start_N = batch.starts_BT[batch_N, position_N]
+        return cls(packing, position_N, start_N, supervised_BTK[batch_N, position_N])
+
+    @property
+    def place_N(self) -> Tensor:
+        """Position of each row within its sample."""
+        return self.position_N - self.start_N
 
     def following(self, ids_BT: Tensor, offset: int) -> Tensor:
-        """The token `offset` positions after each row; any past the end, where nothing is supervised."""
+        """The token `offset` positions after each row; any past its sample, where nothing is supervised."""
         index_N = (self.position_N + offset).clamp(max=ids_BT.shape[1] - 1)
         return ids_BT[self.packing.batch_N, index_N]

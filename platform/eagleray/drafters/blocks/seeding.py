@@ -7,12 +7,12 @@ import torch
 from eagleray.drafters.base import TrainingBatch
 
 
-def row_generator(batch: TrainingBatch, row: int, purpose: str) -> torch.Generator:
-    """A generator that `batch.seed`, the row's own ids and the purpose alone decide.
+def sample_generator(batch: TrainingBatch, row: int, start: int, purpose: str) -> torch.Generator:
+    """A generator that `batch.seed`, the ids of the sample at `start` and the purpose alone decide.
 
-    A row draws the same in any batch and on any rank.
+    A sample draws the same in any batch, on any rank, and whatever it shares a row with.
     """
-    ids_T = batch.ids_BT[row, : int(batch.lengths_B[row])]
+    ids_T = batch.ids_BT[row, start : int(batch.ends_BT[row, start])]
     weights_T = torch.arange(1, len(ids_T) + 1, device=ids_T.device)
     content = int((ids_T * weights_T).sum())
     seed = (batch.seed * 1_000_003 + content) * 1_000_003 + zlib.crc32(purpose.encode())

@@ -78,8 +78,8 @@ class SoftTeacher(Teacher):
     @torch.no_grad()
     def __init__(self, drafter: HeadedDrafter, batch: TrainingBatch):
         super().__init__(drafter, batch)
-        labels_BT = batch.supervised_BT.clone()
-        labels_BT[:, 0] = False
+        positions_T = torch.arange(batch.ids_BT.shape[1], device=batch.ids_BT.device)
+        labels_BT = batch.supervised_BT & (positions_T > batch.starts_BT)
         batch_P, position_P = labels_BT.nonzero(as_tuple=True)
         final_PD = drafter.widen(batch.final_BTD[batch_P, position_P - 1])
         self.probabilities_PU = F.linear(final_PD, drafter.target_head_UD()).softmax(-1)

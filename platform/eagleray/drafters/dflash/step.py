@@ -2,8 +2,8 @@
 
 Slot k of a block is judged by the token k after the anchor. In a parallel block it is the mask in
 that slot that predicts it; token by token it is the token before, so the last slot is left out.
-Shapes: B batch rows, N blocks of all batch rows, K slots of a block, P = K - 1 predicted slots,
-A blocks of one row.
+Shapes: C samples that have blocks, N blocks of all samples, K slots of a block, P = K - 1 predicted slots,
+A blocks of one sample.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from torch import Tensor
 from eagleray.drafters.base import StepTerms, TrainingBatch
 from eagleray.drafters.blocks.masked_block.context import Blocks
 from eagleray.drafters.blocks.masked_block.step import Labels, fill_blocks, judge_slots, slot_weights
-from eagleray.drafters.blocks.seeding import row_generator
+from eagleray.drafters.blocks.seeding import sample_generator
 
 if TYPE_CHECKING:
     from eagleray.drafters.dflash.config import DFlashConfig
@@ -49,15 +49,17 @@ def training_step(drafter: "DFlashDrafter", batch: TrainingBatch) -> StepTerms:
 def choose_kept(config: "DFlashConfig", batch: TrainingBatch, blocks: Blocks, labels: Labels) -> Tensor:
     """Rehearse a random denoising step in each block: random slots hold their token already.
 
-    Slots past the end of the sequence stay masked. Returns bool [N, P].
+    Slots past the end of the sample stay masked. Returns bool [N, P].
     """
     slots = labels.ids_NP.shape[1]
     kept_after = torch.tensor([config.kept_slots(slots, step) for step in range(config.denoise_steps)])
-    chosen: list[Tensor] = []
-    for row, count in enumerate(torch.bincount(labels.batch_N, minlength=len(batch.ids_BT)).tolist()):
-        generator = row_generator(batch, row, "denoising")
+    chosen: list[Tensor] = [torch.zeros(0, slots, dtype=torch.bool)]
+    of_2N = torch.stack((labels.batch_N, blocks.start_N))
+    of_2C, counts_C = of_2N.unique_consecutive(return_counts=True, dim=1)
+    for row, start, count in torch.cat((of_2C, counts_C[None])).T.tolist():
+        generator = sample_generator(batch, row, start, "denoising")
         step_A = torch.randint(config.denoise_steps, (count,), generator=generator)
         rank_AP = torch.rand(count, slots, generator=generator).argsort(1).argsort(1)
         chosen.append(rank_AP < kept_after[step_A][:, None])
-    inside_NP = labels.position_NP < batch.lengths_B[labels.batch_N, None]
+    inside_NP = labels.position_NP < batch.ends_BT[labels.batch_N, blocks.anchor_N, None]
     return torch.cat(chosen).to(inside_NP.device) & inside_NP

@@ -15,7 +15,7 @@ from torch import Tensor
 from eagleray.drafters.base import StepTerms, TrainingBatch
 from eagleray.drafters.blocks.chain.unroll import unroll
 from eagleray.drafters.blocks.query_rows import QueryRows
-from eagleray.drafters.blocks.seeding import row_generator
+from eagleray.drafters.blocks.seeding import sample_generator
 from eagleray.drafters.blocks.teacher import Judged, SlotTerms, SoftTeacher
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ def training_step(drafter: "EagleDrafter", batch: TrainingBatch) -> StepTerms:
 
 
 def with_noise(batch: TrainingBatch, amount: float) -> Tensor:
-    """The features with uniform noise of width amount * 512 / n on the rows of n tokens, [B, T, D]."""
+    """The features with uniform noise of width amount * 512 / n on samples of n tokens, [B, T, D]."""
     if amount == 0:
         return batch.final_BTD
     noisy_BTD = batch.final_BTD.clone()
-    for row, length in enumerate(batch.lengths_B.tolist()):
-        generator = row_generator(batch, row, "feature noise")
-        uniform_TD = torch.rand(length, noisy_BTD.shape[-1], generator=generator) - 0.5
-        noisy_BTD[row, :length] += (uniform_TD * (amount * 512 / length)).to(noisy_BTD)
+    for row, start, end in batch.samples:
+        generator = sample_generator(batch, row, start, "feature noise")
+        uniform_TD = torch.rand(end - start, noisy_BTD.shape[-1], generator=generator) - 0.5
+        noisy_BTD[row, start:end] += (uniform_TD * (amount * 512 / (end - start))).to(noisy_BTD)
     return noisy_BTD

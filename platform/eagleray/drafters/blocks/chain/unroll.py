@@ -2,7 +2,8 @@
 
 At draft step k, row p takes the token at p + 1 + k and predicts the one at p + 2 + k, at rotary
 position p + k. It is supervised exactly when that predicted token is. It attends to the step-0 keys
-of rows up to p and, of later steps, only to its own: what a live draft after position p would see.
+of its sample's rows up to p and, of later steps, only to its own: what a live draft after position p
+would see. Where several samples share a row, rotary positions begin anew with each.
 
 Rows that never predict a supervised token serve as keys alone; queries, MLP and logits run on the
 others, packed. Shapes: B batch rows, T positions, M packed key rows, N packed query rows, A query
@@ -48,10 +49,10 @@ def unroll(
     attention = UnrolledAttention(drafter, batch, rows)
     state_ND, source_NE = attention.first_inputs()
     for step in range(steps):
-        angles = drafter.rotary(rows.position_N + step)
+        angles = drafter.rotary(rows.place_N + step)
         if step > 0:
             tokens_N = rows.following(batch.ids_BT, 1 + step)
-            state_ND, source_NE = drafter.enter(tokens_N, state_ND, rows.position_N + step)
+            state_ND, source_NE = drafter.enter(tokens_N, state_ND, rows.place_N + step)
             attention.add_own(source_NE, angles)
         logits_NU, state_ND = drafter.predict(
             drafter.layer.finish(state_ND, attention.attend(source_NE, angles))
@@ -66,19 +67,20 @@ class UnrolledAttention:
         self.attention = drafter.layer.self_attn
         self.rows = rows
         positions_T = torch.arange(batch.ids_BT.shape[1] - 1, device=batch.ids_BT.device)
-        # The last position has no following token, so it is no row.
-        keys = Packing.in_place(positions_T < batch.lengths_B[:, None] - 1)
+        # The last position of a sample has no following token, so it is no row.
+        keys = Packing.in_place(positions_T < batch.ends_BT[:, :-1] - 1)
+        place_M = keys.slot_N - batch.starts_BT[keys.batch_N, keys.slot_N]
         tokens_M = batch.ids_BT[keys.batch_N, keys.slot_N + 1]
         hidden_MD = drafter.start(
             batch.features_BTLD[keys.batch_N, keys.slot_N], batch.final_BTD[keys.batch_N, keys.slot_N]
         )
-        self.residual_MD, self.source_ME = drafter.enter(tokens_M, hidden_MD, keys.slot_N)
-        keys_MGd, values_MGd = self.attention.keys_values(self.source_ME, drafter.rotary(keys.slot_N))
+        self.residual_MD, self.source_ME = drafter.enter(tokens_M, hidden_MD, place_M)
+        keys_MGd, values_MGd = self.attention.keys_values(self.source_ME, drafter.rotary(place_M))
         self.keys_BGTd = keys.pad(keys_MGd).transpose(1, 2)
         self.values_BGTd = keys.pad(values_MGd).transpose(1, 2)
         self.row_index_N = self._index_among(keys, rows)
-        slot_positions_BA = rows.packing.pad(rows.position_N)
-        self.later_BAT = positions_T > slot_positions_BA[:, :, None]
+        last_BA1, first_BA1 = (rows.packing.pad(of_N)[..., None] for of_N in (rows.position_N, rows.start_N))
+        self.hidden_BAT = (positions_T > last_BA1) | (positions_T < first_BA1)
         self.own_keys: list[Tensor] = []
         self.own_values: list[Tensor] = []
 
@@ -94,14 +96,14 @@ class UnrolledAttention:
         self.own_values.append(self.rows.packing.pad(values_NGd))
 
     def attend(self, source_NE: Tensor, angles: Angles) -> Tensor:
-        """One softmax over step-0 keys up to each row and its own later ones. Returns [N, H * d]."""
+        """One softmax over step-0 keys of the sample up to each row, and its own later ones: [N, H * d]."""
         queries_BAHd = self.rows.packing.pad(self.attention.queries(source_NE, angles))
         batch, slots, _, width = queries_BAHd.shape
         groups, context = self.keys_BGTd.shape[1:3]
         grouped = group_queries(queries_BAHd * width**-0.5, groups)
         by_slot = (batch, groups, -1, slots, context)
         scores = (grouped @ self.keys_BGTd.transpose(2, 3)).view(by_slot)
-        scores = scores.masked_fill(self.later_BAT[:, None, None], float("-inf"))
+        scores = scores.masked_fill(self.hidden_BAT[:, None, None], float("-inf"))
         split = grouped.view(batch, groups, -1, slots, width)
         own = [(split * key.transpose(1, 2)[:, :, None]).sum(-1, keepdim=True) for key in self.own_keys]
         weights = torch.cat((scores, *own), -1).softmax(-1)

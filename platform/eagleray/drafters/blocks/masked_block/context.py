@@ -1,7 +1,7 @@
 """Attention of a training step: blocks over the positions before their anchors and over themselves.
 
-A slot of a block sees target features of the positions strictly before its anchor (the anchor's own
-do not exist yet when it is drafted from) and slots of its own block; nothing of other blocks.
+A slot of a block sees target features of its sample's positions strictly before its anchor (the anchor's
+own do not exist yet when it is drafted from) and slots of its own block; nothing of other blocks.
 Shapes: B batch rows, S context positions, M packed context rows, N blocks of all batch rows, A blocks
 of the fullest batch row, K slots of a block (slot 0 is the anchor), D target width, H query heads,
 G key/value heads, R query heads of a group, d width of a head, E = H * d.
@@ -32,24 +32,28 @@ class Blocks:
 
     packing: Packing
     anchor_N: Tensor
+    start_N: Tensor
+    """Where the sample of each block begins."""
     size: int
 
     @classmethod
     def choose(cls, batch: TrainingBatch, num_anchors: int, size: int) -> "Blocks":
-        """Draw up to `num_anchors` anchors per batch row."""
+        """Draw up to `num_anchors` anchors per sample."""
         batch_N, anchor_N = choose_anchors(batch, num_anchors)
-        return cls(Packing.compacted(batch_N, len(batch.ids_BT)), anchor_N, size)
+        start_N = batch.starts_BT[batch_N, anchor_N]
+        return cls(Packing.compacted(batch_N, len(batch.ids_BT)), anchor_N, start_N, size)
 
     def positions(self) -> Tensor:
-        """Position of every slot: [N, K]."""
+        """Position of every slot in its batch row: [N, K]."""
         return self.anchor_N[:, None] + torch.arange(self.size, device=self.anchor_N.device)
 
     def hidden_context(self, context: int, window: int | None) -> Tensor:
         """bool [B, A, K, S], or [B, A, 1, S] without a window: context positions that a slot must not see,
-        which are its anchor's, all later ones and those beyond the window."""
+        which are its anchor's, all later ones, those beyond the window and those of other samples."""
         positions_S = torch.arange(context, device=self.anchor_N.device)
         anchor_BA11 = self.packing.pad(self.anchor_N)[:, :, None, None]
-        hidden = positions_S >= anchor_BA11
+        start_BA11 = self.packing.pad(self.start_N)[:, :, None, None]
+        hidden = (positions_S >= anchor_BA11) | (positions_S < start_BA11)
         if window is None:
             return hidden
         return hidden | (positions_S <= self.packing.pad(self.positions())[..., None] - window)
@@ -63,7 +67,10 @@ class Context:
         self.width = max(1, int(last_B.max()))
         positions_S = torch.arange(self.width, device=last_B.device)
         self.packing = Packing.in_place(positions_S < last_B[:, None])
-        self.angles = drafter.rotary(self.packing.slot_N)
+        self.starts_BS = batch.starts_BT[:, : self.width]
+        self.angles = drafter.rotary(
+            self.packing.slot_N - self.starts_BS[self.packing.batch_N, self.packing.slot_N]
+        )
         self.state_MD = drafter.fuse(batch.features_BTLD[self.packing.batch_N, self.packing.slot_N])
 
     def keys_values(self, layer: MaskedBlockLayer) -> tuple[Tensor, Tensor]:
@@ -87,12 +94,12 @@ class Context:
         values_BGSd: Tensor,
         source_MD: Tensor,
     ) -> Tensor:
-        """Committed positions attend to those up to themselves, within the window."""
+        """Committed positions attend to those of their sample up to themselves, within the window."""
         positions_S = torch.arange(self.width, device=source_MD.device)
         back_SS = positions_S[:, None] - positions_S
         visible_SS = (back_SS >= 0) & (back_SS < (window or self.width))
         queries_BSHd = self.packing.pad(attention.queries(source_MD, self.angles))
-        visible_BSS = visible_SS.expand(len(queries_BSHd), -1, -1)
+        visible_BSS = visible_SS & (positions_S >= self.starts_BS[..., None])
         return self.packing.pack(attend(queries_BSHd, keys_BGSd, values_BGSd, visible_BSS))
 
 
@@ -101,7 +108,7 @@ class BlockAttention:
 
     def __init__(self, drafter: "MaskedBlockDrafter", blocks: Blocks, context: int):
         self.blocks = blocks
-        self.angles = drafter.rotary(blocks.positions().flatten())
+        self.angles = drafter.rotary((blocks.positions() - blocks.start_N[:, None]).flatten())
         self.hidden = {
             window: blocks.hidden_context(context, window)
             for window in {reach.window for reach in drafter.reaches()}

@@ -46,9 +46,9 @@ class Labels:
     batch_N: Tensor
     position_NP: Tensor
     ids_NP: Tensor
-    """Arbitrary past the end of the sequence."""
+    """Arbitrary past the end of the sample."""
     judged_NP: Tensor
-    """bool; whether the token is supervised and its slot is to predict it."""
+    """bool; whether the token is of the anchor's sample, supervised, and its slot is to predict it."""
 
     @classmethod
     def after(cls, batch: TrainingBatch, blocks: Blocks, count: int) -> "Labels":
@@ -56,13 +56,14 @@ class Labels:
         batch_N = blocks.packing.batch_N
         offsets_P = torch.arange(1, count + 1, device=batch_N.device)
         position_NP = blocks.anchor_N[:, None] + offsets_P
+        inside_NP = position_NP < batch.ends_BT[batch_N, blocks.anchor_N, None]
         judged_BT = F.pad(batch.supervised_BT, (0, count))
         ids_BT = F.pad(batch.ids_BT, (0, count))
         return cls(
             batch_N,
             position_NP,
             ids_BT[batch_N[:, None], position_NP],
-            judged_BT[batch_N[:, None], position_NP],
+            judged_BT[batch_N[:, None], position_NP] & inside_NP,
         )
 
 
