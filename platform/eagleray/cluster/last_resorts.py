@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from eagleray.training.determinism import CUBLAS_ENVIRONMENT
 from eagleray.watchdog.config import DetectorConfig, WatchdogConfig
 from eagleray.watchdog.snapshots import flight_stem
 
@@ -54,12 +55,23 @@ def driver_environment(config: WatchdogConfig, *, nccl: bool) -> dict[str, str]:
     return environment
 
 
-def worker_environment(heartbeats: Path | None, *, nccl: bool) -> dict[str, dict[str, str]]:
-    """The runtime environment of ranks: what NCCL's flight recorder reads before the first exchange."""
-    if heartbeats is None or not nccl:
-        return {}
+def worker_environment(
+    heartbeats: Path | None, *, nccl: bool, deterministic: bool = False
+) -> dict[str, dict[str, str]]:
+    """The runtime environment of ranks on GPUs: what cuBLAS and NCCL's flight recorder read before their
+    first product and exchange."""
+    variables: dict[str, str] = {}
+    if nccl and deterministic:
+        variables |= CUBLAS_ENVIRONMENT
+    if nccl and heartbeats is not None:
+        variables |= flight_recorder(heartbeats)
+    return {"env_vars": variables} if variables else {}
+
+
+def flight_recorder(heartbeats: Path) -> dict[str, str]:
+    """Variables that make NCCL keep its last exchanges."""
     stem = str(flight_stem(heartbeats))
-    variables = {
+    return {
         # Renamed in torch 2.9; either name may be the one that is read.
         "TORCH_FR_BUFFER_SIZE": FLIGHT_RECORDER_ENTRIES,
         "TORCH_NCCL_TRACE_BUFFER_SIZE": FLIGHT_RECORDER_ENTRIES,
@@ -68,7 +80,6 @@ def worker_environment(heartbeats: Path | None, *, nccl: bool) -> dict[str, dict
         "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": stem,
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     }
-    return {"env_vars": variables}
 
 
 def set_where_unset(environment: Mapping[str, str]) -> None:

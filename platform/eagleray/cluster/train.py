@@ -7,7 +7,6 @@ next attempt, when the driver dies the next start of the run continues from the 
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -99,10 +98,6 @@ def train_rank(work: TrainWork, heartbeat: Heartbeat) -> None:
     # A confident drafter's gradients have squares below what float32 holds in full; CPUs take such
     # denormal numbers so slowly that a step took 1.8 times as long after 150 steps as at the start.
     torch.set_flush_denormal(True)
-    if work.training.deterministic:
-        # cuBLAS reads it when it is first used, which is later.
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-        torch.use_deterministic_algorithms(True)
     device = get_device()
     source, heads = open_features(work)
     samples, held_out = work.split()
@@ -371,7 +366,9 @@ def fit(
             name=label,
             storage_path=str(ray_folder(work.run)),
             failure_config=FailureConfig(max_failures=0, controller_failure_limit=START_FAILURES),
-            # NCCL reads its environment before the first line of a worker runs.
-            worker_runtime_env=worker_environment(heartbeats, nccl=gpus),
+            # NCCL and cuBLAS read their environment before the first line of a worker runs, or soon after.
+            worker_runtime_env=worker_environment(
+                heartbeats, nccl=gpus, deterministic=training.deterministic
+            ),
         ),
     ).fit()

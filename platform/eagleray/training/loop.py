@@ -19,6 +19,7 @@ from eagleray.training.checkpoint import Checkpoint, CheckpointFolder, load_chec
 from eagleray.training.checkpoint_writer import CheckpointWriter
 from eagleray.training.collate import collate
 from eagleray.training.config import TrainingConfig
+from eagleray.training.determinism import deterministic
 from eagleray.training.features import FeatureSource
 from eagleray.training.held_out import replay_tau
 from eagleray.training.learning_curve import early_trials
@@ -73,10 +74,16 @@ def train(job: TrainingJob) -> TrainingState:
     """Run from the newest whole checkpoint, or from the drafter as it is, to the last step.
 
     Raises:
-        ConfigError: The checkpoint belongs to other settings or data; a warm start is none.
+        ConfigError: The checkpoint belongs to other settings or data; a warm start is none; an operation is
+            not deterministic, and was to be.
         ArtifactError: There are checkpoints, but none is whole.
         NumericsError: A loss or gradient is not finite.
     """
+    with deterministic(job.config.deterministic):
+        return _train(job)
+
+
+def _train(job: TrainingJob) -> TrainingState:
     config, plan = job.config, job.rows.plan()
     total_steps = plan.total_steps(config.epochs, config.max_steps)
     early, writer = early_trials(total_steps), CheckpointWriter(job.checkpoints, job.mirror)

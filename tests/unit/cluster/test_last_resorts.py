@@ -46,6 +46,16 @@ def test_what_a_person_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert constants.get_env_vars_to_propagate()["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] == "60"
 
 
+def test_cublas_gets_its_workspace_before_a_worker_on_a_gpu_begins(tmp_path: Path) -> None:
+    assert worker_environment(None, nccl=True, deterministic=True) == {
+        "env_vars": {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    }
+    assert worker_environment(None, nccl=False, deterministic=True) == {}
+    both = worker_environment(tmp_path, nccl=True, deterministic=True)["env_vars"]
+    assert {"CUBLAS_WORKSPACE_CONFIG", "TORCH_FR_BUFFER_SIZE"} <= both.keys()
+    assert "CUBLAS_WORKSPACE_CONFIG" not in worker_environment(tmp_path, nccl=True)["env_vars"]
+
+
 def test_the_flight_recorder_is_set_up_under_names_that_torch_knows(tmp_path: Path) -> None:
     assert worker_environment(tmp_path, nccl=False) == {}
     assert worker_environment(None, nccl=True) == {}
