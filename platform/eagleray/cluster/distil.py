@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import torch
 from ray.data import ActorPoolStrategy, DataContext
 from ray.data.context import AutoscalingConfig
 from ray.exceptions import RayError
@@ -31,14 +32,15 @@ from eagleray.distillation.emitted_ids import require_emitted_ids
 from eagleray.distillation.plan import ShardPlan, group_shards
 from eagleray.distillation.shard_distiller import ShardDistiller
 from eagleray.distillation.target_answers import TargetAnswers
-from eagleray.engines.catalog import build_engine, engine_version
-from eagleray.engines.config import EngineConfig
+from eagleray.engines.catalog import build_distilling_engine, engine_version
+from eagleray.engines.config import DistilEngineConfig
 from eagleray.engines.native.engine import NativeEngine
 from eagleray.errors import ClusterError, EagleRayError
 from eagleray.monitoring.memory import peak_rss_bytes
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
 from eagleray.settings import Settings
 from eagleray.targets.config import FeatureStoreConfig, TargetConfig
+from eagleray.targets.decoder import TargetDecoder
 from eagleray.targets.feature_store import FeatureStore, feature_dtype
 from eagleray.targets.loading import load_tokenizer, resolve_target
 from eagleray.training.feature_audit import FeatureAudit
@@ -51,7 +53,7 @@ class DistilWork(Settings):
     """What a worker must know to make shards."""
 
     target: TargetConfig
-    engine: EngineConfig
+    engine: DistilEngineConfig
     key: ContentKey
     prompts: PromptTable
     dataset: str
@@ -109,20 +111,27 @@ def open_distiller(work: DistilWork) -> ShardDistiller:
         given = GivenAnswers(chat, work.key.supervision, work.context_window_tokens)
         return ShardDistiller(given, work.key, storage)
     store = work.open_store()
-    engine = build_engine(work.engine, folder, work.target.dtype)
+    layers = store.layers if store else None
+    engine = build_distilling_engine(work.engine, folder, work.target.dtype, layers)
     answers = TargetAnswers(
         engine,
         chat,
         work.key,
         work.context_window_tokens,
         work.engine.concurrency,
-        store.layers if store else None,
+        layers,
     )
     if store is None:
         return ShardDistiller(answers, work.key, storage)
-    # Only an engine that runs the target here captures features, so the target is at hand to check them.
-    assert isinstance(engine, NativeEngine)
-    audit = FeatureAudit(store, engine.decoder, work.feature_store.audit_share)
+    share = work.feature_store.audit_share
+    if isinstance(engine, NativeEngine):
+        audit = FeatureAudit(store, engine.decoder, share)
+    elif share:
+        # Of another engine's target, which knows other names and numbers of layers: held to our own.
+        decoder = TargetDecoder.load(folder, getattr(torch, work.target.dtype))
+        audit = FeatureAudit(store, decoder, share)
+    else:
+        return ShardDistiller(answers, work.key, storage, store)
     return ShardDistiller(answers, work.key, storage, store, audit.check)
 
 

@@ -86,16 +86,17 @@ def content_key(run: RunContext) -> ContentKey:
 
 def distil_work(run: RunContext) -> DistilWork:
     """What the engine workers of a run must know."""
+    engine, window = run.recipe.distil_engine, run.geometry.max_position_embeddings
     return DistilWork(
         target=run.recipe.target,
-        engine=run.recipe.distil_engine,
+        engine=engine,
         key=content_key(run),
         prompts=run.train_prompts,
         dataset=run.dataset.address,
         features=run.folder.features if run.recipe.distil.capture_features else None,
         feature_layers=run.feature_layers,
         feature_store=run.recipe.feature_store,
-        context_window_tokens=run.geometry.max_position_embeddings,
+        context_window_tokens=min(window, engine.max_length) if engine.name == "vllm" else window,
     )
 
 

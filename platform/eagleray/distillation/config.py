@@ -3,7 +3,7 @@
 from pydantic import Field, PositiveInt, model_validator
 
 from eagleray.corpus.config import AnswerSettings, AnswersFrom, SupervisionConfig
-from eagleray.engines.config import EngineConfig
+from eagleray.engines.config import DistilEngineConfig
 from eagleray.settings import Settings
 from eagleray.speculation.config import SamplingConfig
 
@@ -40,7 +40,7 @@ class WorkerRange(Settings):
 class DistilConfig(AnswerSettings):
     """The distil section of a recipe."""
 
-    engine: EngineConfig | None = None
+    engine: DistilEngineConfig | None = None
     """What runs the target for distilling. None: the engine of the recipe."""
 
     answers: AnswersFrom = "regenerate"
@@ -77,7 +77,7 @@ class DistilConfig(AnswerSettings):
 
     capture_features: bool = True
     """Store the tapped features while generating: the target has just computed them, so they are free.
-    Needs `training.features: stored` to be of use."""
+    The engines `native` and `vllm` can. Needs `training.features: stored` to be of use."""
 
     @property
     def worker_range(self) -> WorkerRange:
@@ -107,10 +107,10 @@ class DistilConfig(AnswerSettings):
 
     @model_validator(mode="after")
     def _only_a_target_at_hand_has_features(self) -> "DistilConfig":
-        if self.capture_features and self.engine is not None and self.engine.name != "native":
+        if self.capture_features and self.engine is not None and self.engine.name in ("openai", "replay"):
             raise ValueError(
-                f"engine {self.engine.name} runs no target in its workers, so no features can be captured; "
-                "set capture_features: false and training.features: colocated"
+                f"engine {self.engine.name} starts no target of its own, so no features can be captured; "
+                "set capture_features: false and training.features: colocated, or name engine native or vllm"
             )
         return self
 

@@ -1,11 +1,11 @@
 """Whether answers may be trained on although their ids are not certainly those that the target emitted."""
 
-from eagleray.engines.config import EngineConfig
+from eagleray.engines.config import DistilEngineConfig
 from eagleray.engines.openai.config import OpenAIEngineConfig
 from eagleray.errors import DataError
 
 
-def require_emitted_ids(mismatched_prompts: int, planned_prompts: int, engine: EngineConfig) -> None:
+def require_emitted_ids(mismatched_prompts: int, planned_prompts: int, engine: DistilEngineConfig) -> None:
     """Stop as soon as more prompts are mismatched than a dataset of this size may hold.
 
     Raises:

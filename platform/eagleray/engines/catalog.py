@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from eagleray.engines.config import EngineConfig, ServedEngineConfig
+from eagleray.engines.config import DistilEngineConfig, EngineConfig, ServedEngineConfig
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.openai.config import OpenAIEngineConfig
 from eagleray.engines.replay.config import ReplayEngineConfig
@@ -55,8 +55,35 @@ def build_engine(config: EngineConfig, target_folder: Path, dtype: str) -> "Engi
     return NativeEngine(decoder, config, show=lambda ids: chat().show(ids))
 
 
-def engine_version(config: EngineConfig) -> str:
-    """What answers, for the regime: the version of this package, or the server's kind and version."""
+def build_distilling_engine(
+    config: DistilEngineConfig, target_folder: Path, dtype: str, capture_layers: tuple[int, ...] | None
+) -> "Engine":
+    """Build what answers for distilling; see `build_engine`.
+
+    Args:
+        capture_layers: Layers (outputs, 0-based) that streams will be asked to capture. A server must know
+            them when it starts.
+
+    Raises:
+        EngineError: The engine cannot start.
+    """
+    if isinstance(config, VllmConfig):
+        from eagleray.engines.vllm.engine import VllmEngine
+
+        return VllmEngine(config, target_folder, capture_layers)
+    return build_engine(config, target_folder, dtype)
+
+
+def engine_version(config: DistilEngineConfig) -> str:
+    """What answers, for the regime: the version of this package, or the server's kind and version.
+
+    Raises:
+        EngineError: The environment does not hold the engine, or nobody answers at its address.
+    """
+    if isinstance(config, VllmConfig):
+        from eagleray.engines.installed import Installed
+
+        return f"{config.name} {Installed.find(config.environment, config.name).version}"
     if isinstance(config, OpenAIEngineConfig):
         from eagleray.engines.openai.server import server_name
 

@@ -14,5 +14,10 @@ EngineConfig = Annotated[
     NativeEngineConfig | OpenAIEngineConfig | ReplayEngineConfig, Field(discriminator="name")
 ]
 
+DistilEngineConfig = Annotated[
+    NativeEngineConfig | OpenAIEngineConfig | ReplayEngineConfig | VllmConfig, Field(discriminator="name")
+]
+"""Engines that answer prompts for distilling."""
+
 ServedEngineConfig = VllmConfig | SglangConfig
 """Engines that we start as servers of their own."""

@@ -11,9 +11,9 @@ from eagleray.engines.installed import Installed
 class Need:
     """Something of an engine that our adapter uses."""
 
-    kind: Literal["flag", "field", "route", "counter"]
+    kind: Literal["flag", "field", "route", "counter", "symbol"]
     name: str
-    """As it is spelled on the command line, in a request, an answer or metrics, or as a path."""
+    """As it is spelled on the command line, in a request, an answer or metrics, as a path, or in the code."""
     files: tuple[str, ...]
     """Where it is declared, as patterns of paths within the package."""
     remedy: str
@@ -24,6 +24,8 @@ class Need:
         if self.kind == "flag":
             field = self.name.removeprefix("--").replace("-", "_")
             return field in engine.fields(*self.files) or self.name in engine.texts(*self.files)
+        if self.kind == "symbol":
+            return self.name in engine.symbols(*self.files)
         return self.name in engine.texts(*self.files) or self.name in engine.fields(*self.files)
 
 

@@ -63,17 +63,26 @@ class Installed:
         """String constants in some files."""
         return self._declared(patterns)[1]
 
+    def symbols(self, *patterns: str) -> set[str]:
+        """Names of classes, functions and attributes in some files: what code built on theirs uses."""
+        return self._declared(patterns)[2]
+
     @cache  # noqa: B019 - one of a handful of packages, kept for as long as a doctor looks
-    def _declared(self, patterns: tuple[str, ...]) -> tuple[set[str], set[str]]:
+    def _declared(self, patterns: tuple[str, ...]) -> tuple[set[str], set[str], set[str]]:
         fields: set[str] = set()
         texts: set[str] = set()
+        symbols: set[str] = set()
         for node in self._nodes(patterns):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                symbols.add(node.name)
+            elif isinstance(node, ast.Attribute):
+                symbols.add(node.attr)
             if isinstance(node, ast.ClassDef):
                 annotated = (item.target for item in node.body if isinstance(item, ast.AnnAssign))
                 fields |= {target.id for target in annotated if isinstance(target, ast.Name)}
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 texts.add(node.value)
-        return fields, texts
+        return fields, texts, symbols
 
     def _nodes(self, patterns: tuple[str, ...]) -> Iterator[ast.AST]:
         for name in self._names:

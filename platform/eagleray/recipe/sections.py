@@ -17,7 +17,7 @@ from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.drafters.medusa.config import MedusaConfig
 from eagleray.drafters.mtp.config import MTPConfig
 from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
-from eagleray.engines.config import EngineConfig
+from eagleray.engines.config import DistilEngineConfig
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.evaluation.config import EvaluationConfig
 from eagleray.settings import Settings
@@ -119,7 +119,7 @@ class PipelineRecipe(Settings):
     """What the recipe is planned for. None: the plan checks memory and placement against nothing."""
 
     @property
-    def distil_engine(self) -> EngineConfig:
+    def distil_engine(self) -> DistilEngineConfig:
         """What runs the target for distilling."""
         return self.distil.engine or self.engine
 
@@ -130,6 +130,24 @@ class PipelineRecipe(Settings):
             if not label.isidentifier():
                 raise ValueError(f"label {label!r} must be letters, digits and underscores")
         return value
+
+    @model_validator(mode="after")
+    def _a_started_server_fits(self) -> "PipelineRecipe":
+        engine = self.distil_engine
+        if engine.name != "vllm":
+            return self
+        asked = (one.max_new_tokens or 0 for one in self.distil.by_category.values())
+        if (longest := max(self.distil.max_new_tokens, *asked, 0)) >= engine.max_length:
+            raise ValueError(
+                f"distil asks for answers of {longest} tokens and distil.engine.max_length is "
+                f"{engine.max_length}, which leaves no room for prompts; raise max_length"
+            )
+        if self.distil.capture_features and engine.dtype != self.target.dtype:
+            raise ValueError(
+                f"distil.engine.dtype is {engine.dtype} and target.dtype {self.target.dtype}; features are "
+                "captured in the numbers that the target has everywhere else, so make them the same"
+            )
+        return self
 
     @model_validator(mode="after")
     def _labels_differ(self) -> "PipelineRecipe":

@@ -71,6 +71,20 @@ def test_what_cannot_work_is_refused_with_what_to_change(override: str, message:
         plan(QWEN, override)
 
 
+def test_features_come_from_engines_that_run_the_target_in_its_own_numbers() -> None:
+    demo = ROOT / "configs/demo.yaml"
+    taken = load_recipe(demo, ["distil.engine={name: vllm, environment: there}"])
+    assert taken.distil_engine.concurrency == 16
+    refused = {
+        "distil.engine={name: vllm, dtype: bfloat16}": "dtype is bfloat16 and target.dtype float32",
+        "distil.engine={name: vllm, max_length: 96}": "96 tokens and distil.engine.max_length is 96",
+        "distil.engine={name: openai, url: 'http://h:1/v1'}": "or name engine native or vllm",
+    }
+    for override, message in refused.items():
+        with pytest.raises(ConfigError, match=message):
+            load_recipe(demo, [override])
+
+
 def test_several_machines_need_a_root_that_all_share() -> None:
     with pytest.raises(ConfigError, match=r"run\.root is runs, which is another folder on each of 2"):
         plan(QWEN, "machines.nodes=2", "run.root=runs")

@@ -1,7 +1,11 @@
 """One request and its answer: what may be asked, who is at fault when none comes, and which ids came."""
 
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
 from eagleray.corpus.prompt import AnswerOrigin
-from eagleray.engines.base import FailedRequest, Generation, GenerationRequest
+from eagleray.engines.base import CapturedFeatures, FailedRequest, Generation, GenerationRequest
 from eagleray.engines.limits import RequestLimits, refuse_shaping
 from eagleray.engines.openai.client import SHOWN_CHARACTERS, RefusalError, ServerClient, ServerFaultError
 from eagleray.engines.openai.dialects import ServerAnswer
@@ -10,11 +14,29 @@ from eagleray.engines.openai.server import Server, ask, unreachable
 from eagleray.errors import EngineError
 
 
+class FeatureReader(Protocol):
+    """Takes what a server captured of an answer."""
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers (outputs, 0-based) whose features it gives."""
+        ...
+
+    async def take(self, path: str | None, ids: Sequence[int]) -> CapturedFeatures:
+        """Features of prompt and answer, from where the server says that it put them.
+
+        Raises:
+            EngineError: They are not there, or of something else.
+        """
+        ...
+
+
 class Answering:
     """Lets a server answer requests.
 
     Args:
         probe: A request that any working server answers; it tells a bad request from a server that is down.
+        features: Reads what the server captures of every answer; None where it captures nothing.
     """
 
     def __init__(
@@ -25,6 +47,7 @@ class Answering:
         stop_ids: tuple[int, ...],
         retokeniser: Retokeniser,
         probe: GenerationRequest,
+        features: FeatureReader | None = None,
     ):
         self._client = client
         self._server = server
@@ -32,6 +55,7 @@ class Answering:
         self._stop_ids = stop_ids
         self._retokeniser = retokeniser
         self._probe = probe
+        self._features = features
 
     def check(self, request: GenerationRequest) -> None:
         """Refuse what cannot be asked.
@@ -59,12 +83,17 @@ class Answering:
         room = self._limits.room(request)
         try:
             told = await ask(self._client, self._server, request, room, self._stop_ids)
-            return self._generation(request, told, room)
+            generation = self._generation(request, told, room)
         except RefusalError as refusal:
             return _failed(request, str(refusal))
         except ServerFaultError as fault:
             await self._require_alive(fault)
             return _failed(request, f"{fault}, though the server answers other requests")
+        if self._features is None:
+            return generation
+        ids = (*generation.prompt_ids, *generation.answer_ids)
+        captured = await self._features.take(told.hidden_states_path, ids)
+        return dataclasses.replace(generation, captured=captured)
 
     async def _require_alive(self, last_fault: ServerFaultError) -> None:
         """After all tries of a request failed: does the server answer anything?"""

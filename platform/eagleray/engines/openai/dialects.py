@@ -29,6 +29,8 @@ class ServerAnswer:
     """How many tokens the server counted."""
     pieces: tuple[str, ...] | None
     """The text of each emitted token, where log probabilities were offered."""
+    hidden_states_path: str | None = None
+    """Where the server writes what its layers computed, if it was asked to."""
 
 
 class _LogProbabilities(BaseModel):
@@ -46,11 +48,16 @@ class _Usage(BaseModel):
     completion_tokens: int | None = None
 
 
+class _Transfer(BaseModel):
+    hidden_states_path: str | None = None
+
+
 class _Completion(BaseModel):
     """The body of `/v1/completions`."""
 
     choices: tuple[_Choice, ...] = Field(min_length=1)
     usage: _Usage | None = None
+    kv_transfer_params: _Transfer | None = None
 
     def answer(self) -> ServerAnswer:
         choice = self.choices[0]
@@ -60,6 +67,9 @@ class _Completion(BaseModel):
             token_ids=choice.token_ids,
             completion_tokens=self.usage.completion_tokens if self.usage else None,
             pieces=choice.logprobs.tokens if choice.logprobs else None,
+            hidden_states_path=self.kv_transfer_params.hidden_states_path
+            if self.kv_transfer_params
+            else None,
         )
 
 
@@ -167,6 +177,17 @@ class VllmDialect:
 
     def read(self, content: bytes) -> ServerAnswer:
         return _Completion.model_validate_json(content).answer()
+
+
+class CapturingVllmDialect(VllmDialect):
+    """A vLLM that was started to write hidden states: of prompt and answer, all but the last token, at which
+    nothing is ever computed."""
+
+    def body(
+        self, request: GenerationRequest, model: str, max_tokens: int, stop_ids: tuple[int, ...]
+    ) -> dict[str, Any]:
+        body = super().body(request, model, max_tokens, stop_ids)
+        return {**body, "kv_transfer_params": {"include_output_tokens": True}}
 
 
 class SglangDialect:

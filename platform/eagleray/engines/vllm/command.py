@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eagleray.engines.served import MODEL_NAME, ServedDrafter, require_served
+from eagleray.engines.vllm.capture import CONNECTOR_FOLDER, HiddenStates
 from eagleray.engines.vllm.config import VllmConfig
 
 METHODS = {"eagle3": "eagle3", "dflash": "dflash", "medusa": "medusa", "eagle": "eagle", "mtp": "mtp"}
@@ -25,9 +26,12 @@ class PromptLookup:
 
 
 def server_command(
-    config: VllmConfig, target: Path, drafter: ServedDrafter | PromptLookup | None, port: int
+    config: VllmConfig, target: Path, drafter: ServedDrafter | PromptLookup | HiddenStates | None, port: int
 ) -> list[str]:
     """Program and arguments.
+
+    Args:
+        drafter: What it drafts with, or what it writes of hidden states: vLLM does one or the other.
 
     Raises:
         EngineError: The drafter's algorithm is not one that vLLM serves.
@@ -45,7 +49,9 @@ def server_command(
         "generation-config": "vllm",
     }
     switches = ["--enforce-eager", "--no-enable-prefix-caching", "--disable-uvicorn-access-log"]
-    if drafter is not None:
+    if isinstance(drafter, HiddenStates):
+        arguments |= drafter.arguments()
+    elif drafter is not None:
         speculation = _speculation(drafter)
         arguments["speculative-config"] = json.dumps(speculation)
         if speculation["method"] == "mtp":
@@ -64,7 +70,7 @@ def server_environment(config: VllmConfig) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
         # One virtual environment must not see the packages of another.
-        "PYTHONPATH": "",
+        "PYTHONPATH": str(CONNECTOR_FOLDER),
     }
     openmp = config.environment.absolute() / "lib" / "libiomp5.so"
     if openmp.exists():

@@ -11,6 +11,9 @@ from eagleray.settings import Settings
 class VllmConfig(Settings):
     """A server process of vLLM, in a Python environment of its own."""
 
+    name: Literal["vllm"] = "vllm"
+    """Selects this engine."""
+
     environment: Path = Path(".venv-vllm")
     """The environment that holds vLLM; `make engine-vllm` makes the one for CPUs."""
 
@@ -34,3 +37,8 @@ class VllmConfig(Settings):
 
     request_timeout_s: float = Field(default=600.0, gt=0)
     """Longest wait for an answer."""
+
+    @property
+    def concurrency(self) -> int:
+        """Requests that are answered at once."""
+        return self.max_concurrency

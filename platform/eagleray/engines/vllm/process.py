@@ -7,6 +7,7 @@ from typing import Any
 from eagleray.engines.counters import SpeculationCounters
 from eagleray.engines.process import ServerProcess, free_port
 from eagleray.engines.served import MODEL_NAME, Completion, ServedDrafter
+from eagleray.engines.vllm.capture import HiddenStates
 from eagleray.engines.vllm.command import PromptLookup, server_command, server_environment
 from eagleray.engines.vllm.config import VllmConfig
 from eagleray.errors import EngineError
@@ -18,6 +19,7 @@ class VllmServer(ServerProcess):
 
     Args:
         target: Hugging Face folder of the target.
+        drafter: See `server_command`.
         log: File that takes everything the server prints.
 
     Raises:
@@ -25,7 +27,11 @@ class VllmServer(ServerProcess):
     """
 
     def __init__(
-        self, config: VllmConfig, target: Path, drafter: ServedDrafter | PromptLookup | None, log: Path
+        self,
+        config: VllmConfig,
+        target: Path,
+        drafter: ServedDrafter | PromptLookup | HiddenStates | None,
+        log: Path,
     ):
         self.config = config
         port = free_port()

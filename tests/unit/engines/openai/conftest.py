@@ -210,7 +210,8 @@ class FakeServer:
         if "logprobs" in body and self.traits.get("pieces", True):
             choice["logprobs"] = {"tokens": [self.target.chat.decode([token_id]) for token_id in ids]}
         usage = {"usage": {"completion_tokens": len(ids)}} if self.traits.get("usage", True) else {}
-        return web.json_response({"choices": [choice], **usage})
+        told = {"kv_transfer_params": self.traits["told"]} if "kv_transfer_params" in body else {}
+        return web.json_response({"choices": [choice], **usage, **told})
 
 
 @pytest.fixture

@@ -355,7 +355,7 @@ def test_bad_requests_are_refused_at_once_and_the_stream_goes_on(
 
 def test_drafters_and_features_are_refused(serve: Any, connect: Any) -> None:
     engine = connect(serve("vllm"))
-    with pytest.raises(EngineError, match="only the native engine captures features"):
+    with pytest.raises(EngineError, match=r"Features of layers \(0,\).*captures none"):
         engine.open_stream(capture_layers=(0,))
     with pytest.raises(EngineError, match="only the native engine drafts"):
         engine.open_stream(draft=object())
