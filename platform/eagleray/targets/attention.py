@@ -9,7 +9,7 @@ G key-value heads, N head width.
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -115,23 +115,39 @@ def _blocks(start: int, end: int, device: torch.device) -> Iterator[tuple[int, i
     yield from pairwise([start, *range((start // size + 1) * size, end, size), end])
 
 
+class StepPlaces(NamedTuple):
+    """Where the new tokens of a step go, and how far it reads."""
+
+    lengths_B: Tensor
+    """int64, on the device; committed positions of each row."""
+    window: int
+    """Positions that are read of every row: a multiple of `ALIGNMENT`, and no fewer than the longest row has
+    with its new tokens."""
+
+    @classmethod
+    def of(cls, cache: KVCache, num_rows: int, num_queries: int, device: torch.device) -> "StepPlaces":
+        """Of the first rows of a cache, as short as they allow."""
+        lengths = cache.lengths[:num_rows]
+        return cls(torch.tensor(lengths, device=device), round_up(max(lengths) + num_queries))
+
+
 class StepAttention:
     """Attention of Q new tokens of each of the first B cache rows, causal among the Q.
 
     Queries that share a key-value head are stacked on the query axis, so keys and values are read
-    once and never expanded.
+    once and never expanded. Nothing here depends on what tensors hold, so that a step may be recorded.
 
     Args:
         group: Query heads per key-value head.
     """
 
-    def __init__(self, cache: KVCache, num_rows: int, num_queries: int, group: int, device: torch.device):
-        lengths = cache.lengths[:num_rows]
+    def __init__(self, cache: KVCache, places: StepPlaces, num_queries: int, group: int):
+        device = places.lengths_B.device
         self._cache = cache
         self._group = group
-        self._window = round_up(max(lengths) + num_queries)
-        self._rows_B1 = torch.arange(num_rows, device=device)[:, None]
-        self._lengths_B1 = torch.tensor(lengths, device=device)[:, None]
+        self._window = places.window
+        self._rows_B1 = torch.arange(len(places.lengths_B), device=device)[:, None]
+        self._lengths_B1 = places.lengths_B[:, None]
         self._slots_BQ = self._lengths_B1 + torch.arange(num_queries, device=device)
         """Where the new keys and values are written."""
         self.positions_T = self._slots_BQ.flatten()
@@ -201,9 +217,9 @@ class TreeAttention(StepAttention):
         ancestry_BQQ: bool; whether a new token is another one's ancestor or itself.
     """
 
-    def __init__(self, cache: KVCache, ancestry_BQQ: Tensor, group: int):
-        rows, queries, _ = ancestry_BQQ.shape
-        super().__init__(cache, rows, queries, group, ancestry_BQQ.device)
+    def __init__(self, cache: KVCache, places: StepPlaces, ancestry_BQQ: Tensor, group: int):
+        queries = ancestry_BQQ.shape[1]
+        super().__init__(cache, places, queries, group)
         self.positions_T = (self._lengths_B1 + depths(ancestry_BQQ)).flatten()
         slots_S = torch.arange(self._window, device=ancestry_BQQ.device)
         visible_BQS = (slots_S < self._lengths_B1[:, :, None]).repeat(1, queries, 1)
@@ -217,8 +233,8 @@ class ExactTreeAttention(TreeAttention):
     It reads the row once for every node, and gives a node the bits that it would have in a chain.
     """
 
-    def __init__(self, cache: KVCache, ancestry_BQQ: Tensor, group: int):
-        super().__init__(cache, ancestry_BQQ, group)
+    def __init__(self, cache: KVCache, places: StepPlaces, ancestry_BQQ: Tensor, group: int):
+        super().__init__(cache, places, ancestry_BQQ, group)
         rows, queries, _ = ancestry_BQQ.shape
         slots_S = torch.arange(self._window, device=ancestry_BQQ.device)
         order_BQS = slots_S.repeat(rows, queries, 1)

@@ -26,6 +26,7 @@ from eagleray.targets.attention import (
     ExactTreeAttention,
     PromptAttention,
     StepAttention,
+    StepPlaces,
     TreeAttention,
 )
 from eagleray.targets.geometry import TargetGeometry
@@ -159,9 +160,30 @@ class TargetDecoder:
         # What a draft adds past the window is never committed, so only the first new token counts.
         check_window(self.geometry, longest + 1)
         cache.reserve(rows, longest + queries)
-        attention = self._step_attention(cache, rows, queries, ancestry_BQQ)
-        features_TLD, final_TD = self._forward(ids_BQ.flatten(), attention, layers)
-        return features_TLD.unflatten(0, (rows, queries)), final_TD.unflatten(0, (rows, queries))
+        if step.fits(cache.keys[0], self.geometry.head_dim):
+            return self._run_step(ids_BQ, CompiledStepAttention(cache, rows, queries, ancestry_BQQ), layers)
+        places = StepPlaces.of(cache, rows, queries, self.device)
+        return self.step_at(places, ids_BQ, cache, layers, ancestry_BQQ)
+
+    @torch.no_grad()
+    def step_at(
+        self,
+        places: StepPlaces,
+        ids_BQ: Tensor,
+        cache: KVCache,
+        layers: tuple[int, ...] = (),
+        ancestry_BQQ: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """`step` in torch alone, for a cache with room enough: it launches the same work whatever the tensors
+        hold, and waits for none of it."""
+        group = self.geometry.num_heads // self.geometry.num_kv_heads
+        attention: Attention
+        if ancestry_BQQ is None:
+            attention = StepAttention(cache, places, ids_BQ.shape[1], group)
+        else:
+            tree = ExactTreeAttention if self.batch_invariant else TreeAttention
+            attention = tree(cache, places, ancestry_BQQ, group)
+        return self._run_step(ids_BQ, attention, layers)
 
     @torch.no_grad()
     def capture(self, ids_BT: Tensor, lengths_B: Tensor, layers: tuple[int, ...]) -> tuple[Tensor, Tensor]:
@@ -192,16 +214,11 @@ class TargetDecoder:
                 features.append(hidden_TD)
         return stack_features(features, hidden_TD), self._final_norm(hidden_TD)
 
-    def _step_attention(
-        self, cache: KVCache, rows: int, queries: int, ancestry_BQQ: Tensor | None
-    ) -> Attention:
-        if step.fits(cache.keys[0], self.geometry.head_dim):
-            return CompiledStepAttention(cache, rows, queries, ancestry_BQQ)
-        group = self.geometry.num_heads // self.geometry.num_kv_heads
-        if ancestry_BQQ is None:
-            return StepAttention(cache, rows, queries, group, self.device)
-        exact = ExactTreeAttention if self.batch_invariant else TreeAttention
-        return exact(cache, ancestry_BQQ, group)
+    def _run_step(
+        self, ids_BQ: Tensor, attention: Attention, layers: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor]:
+        features_TLD, final_TD = self._forward(ids_BQ.flatten(), attention, layers)
+        return features_TLD.unflatten(0, ids_BQ.shape), final_TD.unflatten(0, ids_BQ.shape)
 
 
 def check_window(geometry: TargetGeometry, max_length: int) -> None:

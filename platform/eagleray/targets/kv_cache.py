@@ -42,6 +42,8 @@ class KVCache:
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(geometry.num_layers)]
         self.lengths = [0] * max_rows
         """Committed positions of each row, on the host: a step needs them before it can be launched."""
+        self.allocations = 0
+        """How often the storage was made anew, at other addresses."""
 
     def reserve(self, rows: int, length: int) -> None:
         """Make room for `length` positions in each of the first `rows` rows. What is held stays."""
@@ -53,10 +55,22 @@ class KVCache:
         if self.max_positions is not None and new_rows * new_length > self.max_positions:
             new_rows = max(rows, *(row for row, held in enumerate(self.lengths, 1) if held), 1)
             new_length = min(self.max_positions // new_rows // ALIGNMENT * ALIGNMENT, self.max_length)
+        self.allocations += 1
         # Layer by layer, so that only one of them is held twice.
         for tensors in (self.keys, self.values):
             for layer, storage in enumerate(tensors):
                 tensors[layer] = resize(storage, new_rows, new_length)
+
+    def fits(self, rows: int, length: int) -> bool:
+        """Whether `reserve` can make room for more than the running sequences need, and lose nothing."""
+        have_rows, _, have_length, _ = self.keys[0].shape
+        if rows <= have_rows and length <= have_length:
+            return True
+        if rows > self.max_rows or length > self.max_length:
+            return False
+        last_held = max((row for row, held in enumerate(self.lengths, 1) if held), default=0)
+        positions = max(rows, last_held) * round_up(max(length, *self.lengths))
+        return self.max_positions is None or positions <= self.max_positions
 
     def read(self, row: int, start: int, end: int) -> Tensor:
         """A copy of what a row holds at some positions: keys and values of each layer [2, layers, G, S,

@@ -9,6 +9,7 @@ from eagleray.targets.attention import (
     CompiledStepAttention,
     ExactTreeAttention,
     StepAttention,
+    StepPlaces,
     TreeAttention,
 )
 from eagleray.targets.decoder import TargetDecoder
@@ -87,7 +88,8 @@ def test_a_chain_attends_like_its_plain_twin(width: int, queries: int) -> None:
     tokens = new_tokens(len(lengths), queries, width)
     caches = filled_cache(lengths, width), filled_cache(lengths, width)
     compiled = CompiledStepAttention(caches[0], len(lengths), queries, None)
-    plain = StepAttention(caches[1], len(lengths), queries, HEADS // GROUPS, torch.device("cpu"))
+    places = StepPlaces.of(caches[1], len(lengths), queries, torch.device("cpu"))
+    plain = StepAttention(caches[1], places, queries, HEADS // GROUPS)
     assert compiled.positions_T.tolist() == plain.positions_T.tolist()
     torch.testing.assert_close(compiled(0, *tokens), plain(0, *tokens), atol=2e-6, rtol=2e-5)
     assert torch.equal(caches[0].keys[0], caches[1].keys[0])
@@ -100,7 +102,8 @@ def test_a_tree_attends_like_its_plain_twins(twin: type[TreeAttention]) -> None:
     tokens = new_tokens(2, len(TREE) + 1, 64)
     caches = filled_cache(lengths, 64), filled_cache(lengths, 64)
     compiled = CompiledStepAttention(caches[0], 2, len(TREE) + 1, ancestry(2))
-    plain = twin(caches[1], ancestry(2), HEADS // GROUPS)
+    places = StepPlaces.of(caches[1], 2, len(TREE) + 1, torch.device("cpu"))
+    plain = twin(caches[1], places, ancestry(2), HEADS // GROUPS)
     assert compiled.positions_T.tolist() == plain.positions_T.tolist()
     torch.testing.assert_close(compiled(0, *tokens), plain(0, *tokens), atol=2e-6, rtol=2e-5)
 

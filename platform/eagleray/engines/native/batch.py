@@ -14,6 +14,7 @@ from torch import Tensor
 from eagleray.engines.base import DraftSetting
 from eagleray.engines.native.choosing import judge, tell_scores
 from eagleray.engines.native.drafts import ChainDraft, DrawnChain, TreeDraft
+from eagleray.engines.native.graphs import StepGraphs
 from eagleray.engines.native.slots import Slots
 from eagleray.engines.native.stopwatch import Stopwatch
 from eagleray.speculation.depth import DepthChoice, DepthChooser
@@ -37,6 +38,7 @@ class RunningBatch:
 
     Args:
         chooser: Decides how deep each cycle drafts; None always drafts to the setting's depth.
+        graphs: Steps that are replayed; None runs every step as it is.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class RunningBatch:
         draft: DraftSetting | None,
         stopwatch: Stopwatch,
         chooser: DepthChooser | None = None,
+        graphs: StepGraphs | None = None,
     ):
         self._slots = slots
         self._decoder = decoder
@@ -54,6 +57,8 @@ class RunningBatch:
         self._drawn = draft is not None and draft.drawn
         self._typical = draft.typical if draft else None
         self._chooser = chooser
+        self._graphs = graphs
+        self._step = decoder.step if graphs is None else graphs.step
         self._stopwatch = stopwatch
 
     @property
@@ -70,12 +75,18 @@ class RunningBatch:
             self._slots.settle()
         # A row at its last token, or one that is not to draft, says nothing of the drafter.
         able = [row for row in self._slots.rows if depth == 0 or row.draftable(depth) > 0]
+        recordings = self._recordings
         started_s = perf_counter()
         delivered = self._cycle(depth)
         seconds = perf_counter() - started_s
-        if able:
+        # A cycle that records a step says nothing of what cycles cost.
+        if able and recordings == self._recordings:
             self._chooser.record(len(self._slots.rows), depth, seconds, [row.newest_cycle for row in able])
         return delivered
+
+    @property
+    def _recordings(self) -> int:
+        return 0 if self._graphs is None else self._graphs.recordings
 
     def _cycle(self, depth: int) -> int:
         with self._stopwatch.phase("draft"):
@@ -114,7 +125,7 @@ class RunningBatch:
     def _verify(self, draft: ChainDraft | TreeDraft) -> Verified:
         anchors_B1 = torch.tensor([[row.anchor] for row in self._slots.rows], device=self._decoder.device)
         ids_BP = torch.cat([anchors_B1, draft.ids_BN.clamp(min=0)], dim=1)
-        features_BPLD, final_BPD = self._decoder.step(
+        features_BPLD, final_BPD = self._step(
             ids_BP, self._slots.cache, self._slots.taps.layers, draft.ancestry_BPP
         )
         logits_BPV = self._decoder.logits(final_BPD)

@@ -40,6 +40,10 @@ class NativeEngineConfig(Settings):
     """CPU threads of torch in this process. None leaves them as they are; one thread per process and several
     processes is the robust choice on a shared machine."""
 
+    cuda_graphs: bool = True
+    """On a GPU: record the target's decode steps once per shape and replay them, which spares the launches of
+    their kernels. Padded rows take some of the cache's room."""
+
     @property
     def concurrency(self) -> int:
         """Requests that are answered at once."""

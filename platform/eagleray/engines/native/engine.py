@@ -14,6 +14,7 @@ from eagleray.drafters.base import DraftSource
 from eagleray.engines.base import DraftSetting, Engine
 from eagleray.engines.native.batch import RunningBatch
 from eagleray.engines.native.config import NativeEngineConfig
+from eagleray.engines.native.graphs import graphs_for
 from eagleray.engines.native.limits import Limits
 from eagleray.engines.native.memory import CacheBudget
 from eagleray.engines.native.prefixes import PrefixCache
@@ -85,7 +86,14 @@ class NativeEngine(Engine):
         return NativeStream(
             slots,
             Prompts(slots, self.decoder, kept, stopwatch),
-            RunningBatch(slots, self.decoder, draft, stopwatch, self._chooser(draft)),
+            RunningBatch(
+                slots,
+                self.decoder,
+                draft,
+                stopwatch,
+                self._chooser(draft),
+                graphs_for(self.decoder, self.config),
+            ),
             self.config,
             self.limits,
             self._stop_ids,
