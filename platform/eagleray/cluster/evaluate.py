@@ -120,7 +120,12 @@ def measure_all(
     meter = ProgressMeter("evaluate", len(units), "measurements", listener, len(units) - len(missing))
     peak = 0
     if missing:
-        options = {"num_cpus": 1, "max_restarts": MAX_RESTARTS, "max_task_retries": -1}
+        options = {
+            "num_cpus": 1,
+            "num_gpus": work.evaluation.gpus_per_worker,
+            "max_restarts": MAX_RESTARTS,
+            "max_task_retries": -1,
+        }
         actors = [
             ray.remote(EvaluationActor).options(**options).remote(work, prompts)
             for _ in range(min(work.evaluation.workers, len(missing)))

@@ -44,7 +44,7 @@ def export_drafter(drafter: TrainableDrafter, folder: Path, profile: dict[str, A
 
 
 def load_drafter(folder: Path, heads: FrozenHeads) -> TrainableDrafter:
-    """Load a drafter folder for the target that `heads` belong to.
+    """Load a drafter folder for the target that `heads` belong to, onto their device.
 
     Raises:
         ArtifactError: A file is missing or damaged, or a tensor's name or shape is not the expected one.
@@ -60,7 +60,7 @@ def load_drafter(folder: Path, heads: FrozenHeads) -> TrainableDrafter:
     config = validate(spec.config, profile["settings"], f"Settings in {folder / PROFILE}")
     drafter = restore_drafter(config, heads, tensors, folder)
     drafter.load_tensors(tensors, folder)
-    return drafter
+    return drafter.to(heads.embed_VD.device)
 
 
 def drafter_hash(folder: Path) -> str:

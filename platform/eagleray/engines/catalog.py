@@ -31,6 +31,8 @@ def build_engine(config: EngineConfig, target_folder: Path, dtype: str) -> "Engi
 def build_engine(config: EngineConfig, target_folder: Path, dtype: str) -> "Engine":
     """Load the target into an engine of this process, connect to the server that runs it, or do without it.
 
+    The native engine takes the GPU of this process where it has one.
+
     Args:
         dtype: Name of a torch dtype. A server has its own.
     """
@@ -49,7 +51,10 @@ def build_engine(config: EngineConfig, target_folder: Path, dtype: str) -> "Engi
     from eagleray.targets.decoder import TargetDecoder
     from eagleray.targets.loading import load_tokenizer
 
-    decoder = TargetDecoder.load(target_folder, getattr(torch, dtype), batch_invariant=config.batch_invariant)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    decoder = TargetDecoder.load(
+        target_folder, getattr(torch, dtype), device, batch_invariant=config.batch_invariant
+    )
     # Read when a request has stop strings, and then once.
     chat = cache(lambda: ChatTemplate(load_tokenizer(target_folder)))
     return NativeEngine(decoder, config, show=lambda ids: chat().show(ids))

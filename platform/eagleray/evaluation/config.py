@@ -66,3 +66,6 @@ class EvaluationConfig(Settings):
 
     workers: PositiveInt = 1
     """Processes that measure at the same time, each with `1 / workers` of the cores."""
+
+    gpus_per_worker: float = Field(default=0, ge=0)
+    """GPUs of one measuring process; 0 measures on the CPU."""

@@ -22,7 +22,8 @@ class TransformersReference:
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
+        self.model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
     @torch.inference_mode()
     def generate(self, prompt_ids: tuple[int, ...], max_new_tokens: int) -> tuple[int, ...]:

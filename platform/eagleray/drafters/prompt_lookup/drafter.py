@@ -55,9 +55,11 @@ class PromptLookupSession(DraftSession):
     def __init__(self, config: PromptLookupConfig, max_rows: int):
         self._config = config
         self._histories = [History(config) for _ in range(max_rows)]
+        self._device = torch.device("cpu")
 
     def observe(self, committed: Committed) -> None:
         """Append the committed tokens."""
+        self._device = committed.next_ids_BQ.device
         rows, counts = committed.rows_B.tolist(), committed.counts_B.tolist()
         for row, ids, count in zip(rows, committed.next_ids_BQ.tolist(), counts, strict=True):
             self._histories[row].extend(ids[:count])
@@ -65,7 +67,7 @@ class PromptLookupSession(DraftSession):
     def draft(self, num_rows: int, depth: int) -> Tensor:
         """Look every row up."""
         proposals = [history.propose(depth) for history in self._histories[:num_rows]]
-        return torch.tensor([proposal or [NO_DRAFT] * depth for proposal in proposals])
+        return torch.tensor([proposal or [NO_DRAFT] * depth for proposal in proposals], device=self._device)
 
     def reset(self, row: int) -> None:
         """Forget a row."""
