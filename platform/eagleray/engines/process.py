@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import psutil
 
+from eagleray.engines.guard import Guard
 from eagleray.errors import EngineError
 
 POLL_S = 0.5
@@ -24,7 +25,7 @@ LOG_LINES = 20
 
 
 class ServerProcess:
-    """A running server; a context manager that leaves no process behind.
+    """A running server; a context manager that leaves no process behind, nor does a killed one of ours.
 
     Args:
         name: What it is, for messages.
@@ -51,10 +52,12 @@ class ServerProcess:
     ):
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
-        self._name = name
+        self.name = name
         self._request_timeout_s = request_timeout_s
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as stream:
+        self._guard = Guard()
+        with contextlib.ExitStack() as undo, log.open("wb") as stream:
+            undo.callback(self._guard.release)
             # A session of its own, so that all it starts can be found and stopped.
             self._process = subprocess.Popen(
                 command,
@@ -64,10 +67,17 @@ class ServerProcess:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+            undo.pop_all()
+        self._guard.watch(self._process.pid)
         with contextlib.ExitStack() as undo:
             undo.callback(self.stop)
             self._wait_until_ready(ready, start_timeout_s)
             undo.pop_all()
+
+    @property
+    def ended(self) -> int | None:
+        """Exit code of a server that runs no more."""
+        return self._process.poll()
 
     def __enter__(self) -> Self:
         return self
@@ -90,12 +100,12 @@ class ServerProcess:
                 return content
         except urllib.error.HTTPError as error:
             told = error.read().decode(errors="replace")[:1000]
-            raise EngineError(f"{self._name} refused a request with HTTP {error.code}: {told}") from None
+            raise EngineError(f"{self.name} refused a request with HTTP {error.code}: {told}") from None
         except (OSError, json.JSONDecodeError) as error:
-            ended = self._process.poll()
+            ended = self.ended
             state = "it is still running" if ended is None else f"it ended with exit code {ended}"
             raise EngineError(
-                f"{self._name} did not answer a request ({error}); {state}.{self._log_end()}"
+                f"{self.name} did not answer a request ({error}); {state}.{self.log_end()}"
             ) from None
 
     def get(self, path: str) -> str:
@@ -109,7 +119,7 @@ class ServerProcess:
                 text: str = response.read().decode(errors="replace")
                 return text
         except OSError as error:
-            raise EngineError(f"{self._name} did not give {path} ({error}).{self._log_end()}") from None
+            raise EngineError(f"{self.name} did not give {path} ({error}).{self.log_end()}") from None
 
     def stop(self) -> None:
         """End the server and every process it started; the second call does nothing."""
@@ -122,6 +132,7 @@ class ServerProcess:
             if not group:
                 break
         self._process.wait(STOP_TIMEOUT_S)
+        self._guard.release()
 
     def _group(self) -> list[psutil.Process]:
         """What still runs of the server's session."""
@@ -135,21 +146,22 @@ class ServerProcess:
     def _wait_until_ready(self, path: str, timeout_s: float) -> None:
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
-            if self._process.poll() is not None:
+            if self.ended is not None:
                 raise EngineError(
-                    f"{self._name} ended with exit code {self._process.returncode} while "
-                    f"starting.{self._log_end()}"
+                    f"{self.name} ended with exit code {self._process.returncode} while "
+                    f"starting.{self.log_end()}"
                 )
             with contextlib.suppress(OSError):
                 urllib.request.urlopen(f"{self.url}{path}", timeout=POLL_S).close()
                 return
             time.sleep(POLL_S)
         raise EngineError(
-            f"{self._name} did not answer within {timeout_s:g} s; raise engine.start_timeout_s if "
-            f"it was still loading.{self._log_end()}"
+            f"{self.name} did not answer within {timeout_s:g} s; raise engine.start_timeout_s if "
+            f"it was still loading.{self.log_end()}"
         )
 
-    def _log_end(self) -> str:
+    def log_end(self) -> str:
+        """The last lines that it printed."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
         return f" The end of {self.log}:\n" + "\n".join(lines)
 
