@@ -11,6 +11,7 @@ from eagleray.engines.openai.client import SHOWN_CHARACTERS, RefusalError, Serve
 from eagleray.engines.openai.dialects import ServerAnswer
 from eagleray.engines.openai.retokenise import Retokeniser
 from eagleray.engines.openai.server import Server, ask, unreachable
+from eagleray.engines.openai.stream import Tell
 from eagleray.errors import EngineError
 
 
@@ -74,8 +75,8 @@ class Answering:
                 "is neither. Leave both out of the sampling settings."
             )
 
-    async def answer(self, request: GenerationRequest) -> Generation | FailedRequest:
-        """Ask until there is an answer or a reason.
+    async def answer(self, request: GenerationRequest, tell: Tell) -> Generation | FailedRequest:
+        """Ask until there is an answer or a reason. Nothing is told: a further try may give other ids.
 
         Raises:
             EngineError: The server answers nothing any more.
