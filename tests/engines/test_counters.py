@@ -11,7 +11,7 @@ from eagleray.corpus.prompt import Message
 from eagleray.engines.base import GenerationRequest
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.native.engine import NativeEngine
-from eagleray.engines.vllm.command import PromptLookup
+from eagleray.engines.served import PromptLookup
 from eagleray.engines.vllm.config import VllmConfig
 from eagleray.engines.vllm.process import VllmServer
 from eagleray.targets.decoder import TargetDecoder

@@ -1,9 +1,6 @@
 """What the exported folders are worth in vLLM: as much as in our engine, and there as much as in replay."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,13 +14,8 @@ DRAFTERS = (*SERVED, "dflash2")
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def bench(parity_run: Path) -> Bench:
     """`runs/bench/parity.json`, made now."""
-    root = tmp_path_factory.mktemp("parity")
-    command = ["-m", "jobs.bench_parity", "--recipe", "configs/parity.yaml", f"run.root={root}"]
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    result = subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=False)
-    assert result.returncode == 0
     return Bench.model_validate(json.loads((ROOT / "runs" / "bench" / "parity.json").read_text()))
 
 

@@ -9,10 +9,11 @@ import ray.serve as serve
 from ray.serve import Application
 from starlette.applications import Starlette
 
-from eagleray.errors import ArtifactError, ClusterError, EngineError
+from eagleray.errors import ClusterError, EngineError
 from eagleray.monitoring.catalogue import SERVING
 from eagleray.monitoring.ray_metrics import RayMetrics
 from eagleray.serving.config import HttpConfig, ServeConfig, SwapConfig
+from eagleray.serving.drafts import require_folder
 from eagleray.serving.gauges import Telling
 from eagleray.serving.http import build_http
 from eagleray.serving.opening import open_service
@@ -46,6 +47,12 @@ class EngineReplica:
         """
         await self.service.swap(validate(SwapConfig, user_config, "user_config").draft)
 
+    def __del__(self) -> None:
+        """Serve calls this before it ends a replica. One that is killed leaves nothing running either: see
+        `engines/guard.py`."""
+        if service := getattr(self, "service", None):
+            service.close()
+
     def _tell(self) -> None:
         while True:
             self._telling.tell()
@@ -64,12 +71,7 @@ def application(config: ServeConfig) -> Application:
     Raises:
         ArtifactError: The drafter's folder does not exist; said before a replica loads a target in vain.
     """
-    folder = config.draft and config.draft.folder
-    if folder and not folder.is_dir():
-        raise ArtifactError(
-            f"There is no drafter in {folder.resolve()}. Train one first (`make demo` leaves its drafters in "
-            "runs/demo/drafters), or set draft.folder to where one was exported."
-        )
+    require_folder(config.draft)
     replicas = config.replicas
     answers = config.engine.concurrency + config.limits.max_queued_requests
     scaling: dict[str, Any] = {"num_replicas": replicas.min}

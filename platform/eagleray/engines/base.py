@@ -104,6 +104,8 @@ class FailedRequest:
 
     request_id: str
     reason: str
+    refused: bool = False
+    """Whether the request is at fault, by the word of a server: asked again it fails again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,14 @@ from eagleray.engines.config import DistilEngineConfig, EngineConfig, ServedEngi
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.openai.config import OpenAIEngineConfig
 from eagleray.engines.replay.config import ReplayEngineConfig
+from eagleray.engines.sglang.config import SglangConfig
 from eagleray.engines.vllm.config import VllmConfig
+from eagleray.errors import EngineError
 
 if TYPE_CHECKING:
     from eagleray.engines.base import Engine
     from eagleray.engines.native.engine import NativeEngine
-    from eagleray.engines.served import ServedDrafter
+    from eagleray.engines.served import Drafting
     from eagleray.engines.sglang.process import SglangServer
     from eagleray.engines.vllm.process import VllmServer
 
@@ -79,13 +81,13 @@ def build_distilling_engine(
     return build_engine(config, target_folder, dtype)
 
 
-def engine_version(config: DistilEngineConfig) -> str:
+def engine_version(config: DistilEngineConfig | ServedEngineConfig) -> str:
     """What answers, for the regime: the version of this package, or the server's kind and version.
 
     Raises:
         EngineError: The environment does not hold the engine, or nobody answers at its address.
     """
-    if isinstance(config, VllmConfig):
+    if isinstance(config, VllmConfig | SglangConfig):
         from eagleray.engines.installed import Installed
 
         return f"{config.name} {Installed.find(config.environment, config.name).version}"
@@ -113,21 +115,29 @@ def served_algorithms(config: ServedEngineConfig) -> Collection[str]:
 
 
 def start_server(
-    config: ServedEngineConfig, target: Path, drafter: "ServedDrafter", log: Path
+    config: ServedEngineConfig, target: Path, drafter: "Drafting | None", log: Path
 ) -> "VllmServer | SglangServer":
-    """Start an engine as a server that drafts.
+    """Start an engine as a server.
 
     Args:
         target: Hugging Face folder of the target.
+        drafter: None decodes plainly.
         log: File that takes everything the server prints.
 
     Raises:
-        EngineError: The environment holds no such engine, or the server does not come up.
+        EngineError: The environment holds no such engine, it cannot draft like that, or the server does not
+            come up.
     """
     if isinstance(config, VllmConfig):
         from eagleray.engines.vllm.process import VllmServer
 
         return VllmServer(config, target, drafter, log)
+    from eagleray.engines.served import PromptLookup
     from eagleray.engines.sglang.process import SglangServer
 
+    if isinstance(drafter, PromptLookup):
+        raise EngineError(
+            "SGLang is served without prompt lookup. Name an exported drafter, or use vLLM or the native "
+            "engine."
+        )
     return SglangServer(config, target, drafter, log)

@@ -1,5 +1,6 @@
 """What any engine can be asked for."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from eagleray.engines.base import GenerationRequest
@@ -48,11 +49,12 @@ class RequestLimits:
             )
 
 
-def refuse_shaping(request: GenerationRequest, engine: str) -> None:
+def refuse_shaping(request: GenerationRequest, engine: str, does: Collection[str] = ()) -> None:
     """Refuse what only the native engine does, rather than answer as if it had not been asked.
 
     Args:
         engine: What refuses, for the message.
+        does: Fields of a request that this engine knows after all.
 
     Raises:
         EngineError: The request names stop strings, adjustments, log probabilities or a draft depth.
@@ -63,7 +65,7 @@ def refuse_shaping(request: GenerationRequest, engine: str) -> None:
         "log_probabilities": request.log_probabilities is not None,
         "draft_depth": request.draft_depth is not None,
     }
-    names = [name for name, is_asked in asked.items() if is_asked]
+    names = [name for name, is_asked in asked.items() if is_asked and name not in does]
     if names:
         raise EngineError(
             f"Request {request.request_id!r} asks for {', '.join(names)}, which {engine} does not do. "

@@ -1,6 +1,6 @@
 """What engines that we start as servers have in common: a drafter's folder, an answer with its cycles."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,22 @@ class ServedDrafter:
 
     folder: Path
     depth: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptLookup:
+    """Drafting without a drafter: copies of what followed the newest tokens earlier."""
+
+    depth: int
+    min_ngram: int = 1
+    max_ngram: int = 3
+
+
+Drafting = ServedDrafter | PromptLookup
+"""What an engine may be told to draft with."""
+
+StepCounts = tuple[Sequence[int], Sequence[int]]
+"""Of each verification of an answer: draft tokens that it judged, and how many of them it accepted."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,13 @@
 """The answers of one request as they grow: pieces of text for a stream, and the account at the end."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from eagleray.corpus.answer_text import AnswerText
 from eagleray.engines.base import FinishReason, Generation
 from eagleray.serving.asks import Ask
-from eagleray.serving.loop import EngineLoop, RejectedRequest, Update
+from eagleray.serving.loop import RejectedRequest, Update
 from eagleray.serving.refusals import EngineFailedError, NotReadyError, RefusalError, TimedOutError
 from eagleray.speculation.acceptance import Cycle
 
@@ -60,6 +60,7 @@ class Answers:
     """All choices of one request.
 
     Args:
+        alive: Whether what answers still runs.
         updates: What the engine's thread tells of these requests.
         deadline_s: On the event loop's clock.
     """
@@ -68,13 +69,13 @@ class Answers:
         self,
         ask: Ask,
         texts: list[AnswerText],
-        engine: EngineLoop,
+        alive: Callable[[], bool],
         updates: "asyncio.Queue[Update]",
         deadline_s: float,
     ):
         self.ask = ask
         self.choices = [Choice(index, text) for index, text in enumerate(texts)]
-        self._engine = engine
+        self._alive = alive
         self._updates = updates
         self._deadline_s = deadline_s
         self._open = {
@@ -147,8 +148,8 @@ class Answers:
         outcome = update.outcome
         if outcome is None or isinstance(outcome, Generation):
             return
-        if isinstance(outcome, RejectedRequest):
+        if isinstance(outcome, RejectedRequest) or outcome.refused:
             raise RefusalError(outcome.reason, code="request_not_possible")
-        if not self._engine.alive:
+        if not self._alive():
             raise NotReadyError("The engine has stopped; try again in a moment.")
         raise EngineFailedError("The engine could not finish this answer; its log has the reason.")

@@ -1,13 +1,15 @@
 """Settings of one served application: which target, with which drafter, behind which limits."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
-from eagleray.engines.config import EngineConfig
+from eagleray.engines.config import EngineConfig, ServedEngineConfig
 from eagleray.engines.native.config import NativeEngineConfig
+from eagleray.engines.sglang.config import SglangConfig
+from eagleray.engines.vllm.config import VllmConfig
 from eagleray.settings import Settings
 from eagleray.speculation.config import TreeSetting, TypicalAcceptance
 from eagleray.targets.config import TargetConfig
@@ -62,6 +64,27 @@ class DraftConfig(Settings):
                 f"{self.depth}"
             )
         return self
+
+
+_NATIVE_ONLY = ("tree", "drawn", "typical", "adaptive", "block_size")
+"""Options of a draft that an engine in a process of its own does not have."""
+
+
+def why_not_drafted(engine: str, draft: DraftConfig) -> str | None:
+    """Why an engine of this name cannot draft like that; None if it can."""
+    if engine == "native":
+        return None
+    if engine not in ("vllm", "sglang"):
+        return (
+            f"the engine {engine!r} drafts by its own settings, if at all; leave draft out, or set "
+            "engine.name to native, vllm or sglang"
+        )
+    if given := [name for name in _NATIVE_ONLY if getattr(draft, name)]:
+        names = ", ".join(f"draft.{name}" for name in given)
+        return f"{names} is only for the native engine; leave it out, or set engine.name to native"
+    if engine == "sglang" and draft.drafter is not None:
+        return "SGLang is served without prompt lookup; name an exported drafter in draft.folder, or use vllm"
+    return None
 
 
 class LimitsConfig(Settings):
@@ -166,7 +189,12 @@ class ServeConfig(Settings):
     target: TargetConfig = TargetConfig()
     template_arguments: dict[str, bool | int | float | str] = {}
     """What the chat template gets, e.g. `enable_thinking: false`."""
-    engine: EngineConfig = NativeEngineConfig()
+    engine: Annotated[EngineConfig | ServedEngineConfig, Field(discriminator="name")] = NativeEngineConfig()
+    """`vllm` and `sglang` are started by each replica as processes of its own."""
+
+    engine_logs: Path = Path("runs/serve")
+    """Folder that takes what such a process prints."""
+
     draft: DraftConfig | None = None
     """None decodes plainly."""
     limits: LimitsConfig = LimitsConfig()
@@ -181,12 +209,20 @@ class ServeConfig(Settings):
     endpoint listens on more than loopback."""
 
     @model_validator(mode="after")
-    def _only_native_drafts(self) -> "ServeConfig":
-        if self.draft is not None and self.engine.name != "native":
-            raise ValueError(
-                f"draft is given, but the engine {self.engine.name!r} drafts by its own settings, if at all; "
-                "leave draft out or set engine.name to native"
-            )
+    def _engine_drafts_like_that(self) -> "ServeConfig":
+        if self.draft is not None and (reason := why_not_drafted(self.engine.name, self.draft)):
+            raise ValueError(f"draft is given, but {reason}")
+        return self
+
+    @model_validator(mode="after")
+    def _one_dtype(self) -> "ServeConfig":
+        if isinstance(self.engine, VllmConfig | SglangConfig):
+            told = self.target.dtype
+            if "dtype" in self.target.model_fields_set and told != self.engine.dtype:
+                raise ValueError(
+                    f"target.dtype is {told} and engine.dtype is {self.engine.dtype}; the engine runs the "
+                    "target, so leave target.dtype out or set both alike"
+                )
         return self
 
 

@@ -26,6 +26,7 @@ def judge_health(
     config: HealthConfig,
     *,
     alive: bool,
+    fault: str | None,
     idle_s: float,
     draft: DraftConfig | None,
     recent: AcceptanceSummary | None,
@@ -34,11 +35,14 @@ def judge_health(
 
     Args:
         alive: Whether the engine's thread runs.
+        fault: Why what answers runs no more, where that is a process of its own; None while it does.
         idle_s: Seconds without a new token while requests are unfinished.
         recent: Acceptance over the latest cycles; None while there are too few.
     """
     if not alive:
         return Health(status="stopped", reason="the engine's thread has ended")
+    if fault is not None:
+        return Health(status="stopped", reason=fault)
     if idle_s > config.stall_s:
         return Health(
             status="stalled",

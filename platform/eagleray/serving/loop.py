@@ -51,8 +51,8 @@ class EngineLoop:
 
     def __init__(self, lane: str, stream: RequestStream, deliver: Deliver):
         self._lanes = {lane: stream}
-        self._leaving: set[str] = set()
-        """Lanes that go once they are empty."""
+        self._leaving: dict[str, Callable[[], None]] = {}
+        """Lanes that go once they are empty, and what is called then."""
         self._lane_of: dict[str, str] = {}
         self._deliver = deliver
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -79,9 +79,13 @@ class EngineLoop:
         """Add a lane, from any thread."""
         self._commands.put(lambda: self._lanes.update({lane: stream}))
 
-    def close_lane(self, lane: str) -> None:
-        """Let a lane go once it is empty, from any thread. Nothing may be submitted to it any more."""
-        self._commands.put(lambda: self._leaving.add(lane))
+    def close_lane(self, lane: str, gone: Callable[[], None]) -> None:
+        """Let a lane go once it is empty, from any thread. Nothing may be submitted to it any more.
+
+        Args:
+            gone: Called then, in a thread of its own.
+        """
+        self._commands.put(lambda: self._leaving.update({lane: gone}))
 
     def submit(self, request: GenerationRequest, lane: str, *, watch: bool) -> bool:
         """Hand a request in, from any thread.
@@ -127,6 +131,7 @@ class EngineLoop:
         """Do what was asked for, waiting while there is nothing else to do. False to end."""
         while not self._closing and not any(self._busy()):
             self._commands.get()()
+            self._let_go()
         while not self._closing and not self._commands.empty():
             self._commands.get()()
         return not self._closing
@@ -143,9 +148,12 @@ class EngineLoop:
             updates = self._news(stream) + [self._end(outcome) for outcome in outcomes]
             if updates:
                 self._deliver(updates)
+        self._let_go()
+
+    def _let_go(self) -> None:
         for lane in [lane for lane in self._leaving if not self._lanes[lane].unfinished]:
-            self._leaving.remove(lane)
             del self._lanes[lane]
+            threading.Thread(target=self._leaving.pop(lane), name=f"end of {lane}", daemon=True).start()
 
     def _news(self, stream: RequestStream) -> list[Update]:
         if not self._told:

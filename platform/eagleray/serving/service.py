@@ -34,6 +34,10 @@ class Lane:
     draft: DraftConfig | None
     facts: dict[str, Any]
     """What it adds to the regime."""
+    fault: Callable[[], str | None] = lambda: None
+    """Why it answers no more, where a process of its own does; None while it runs."""
+    close: Callable[[], None] = lambda: None
+    """Ends what it runs on, once nothing is asked of it any more. The second call does nothing."""
 
 
 OpenLane = Callable[[DraftConfig | None], Lane]
@@ -67,6 +71,8 @@ class Service:
         """What became of each drafter that was swapped in."""
         self._open_lane = open_lane
         self._live = open_lane(config.draft)
+        self._lanes = [self._live]
+        """Every one that was not closed yet."""
         self._candidate: Lane | None = None
         self._canary = Canary(config.canary)
         self._regime = dict(regime)
@@ -89,6 +95,7 @@ class Service:
         return judge_health(
             self.config.health,
             alive=self._engine.alive,
+            fault=self._live.fault(),
             idle_s=self._engine.idle_s,
             draft=self._live.draft,
             recent=self.account.recent,
@@ -129,12 +136,14 @@ class Service:
             AnswerText(self._chat.show, request.prompt_ids, request.stop_strings) for request in ask.requests
         ]
         deadline_s = self._events.time() + self.config.limits.request_timeout_s
-        lane = self._candidate if self._candidate and self._canary.takes_next() else self._live
-        answers = Answers(ask, texts, self._engine, updates, deadline_s)
+        lane = self._next_lane()
+        answers = Answers(
+            ask, texts, lambda: self._engine.alive and lane.fault() is None, updates, deadline_s
+        )
         try:
             for request in ask.requests:
                 self._updates[request.request_id] = updates
-                if not self._engine.submit(request, lane.name, watch=ask.stream):
+                if lane.fault() or not self._engine.submit(request, lane.name, watch=ask.stream):
                     raise NotReadyError("The engine has stopped; try again in a moment.")
             yield answers
         finally:
@@ -144,6 +153,11 @@ class Service:
                 self._updates.pop(request.request_id, None)
             self.account.add(answers)
             self._watch_canary(lane, answers)
+
+    def _next_lane(self) -> Lane:
+        if self._candidate and (reason := self._candidate.fault()):
+            self._end_canary(Decision(word="roll_back", reason=reason))
+        return self._candidate if self._candidate and self._canary.takes_next() else self._live
 
     async def swap(self, draft: DraftConfig | None) -> None:
         """Try another drafter on a share of the traffic; it takes over or is taken back by what it does.
@@ -155,6 +169,7 @@ class Service:
         if draft == (self._candidate or self._live).draft:
             return
         lane = await asyncio.to_thread(self._open_lane, draft)
+        self._lanes.append(lane)
         if self._candidate:
             self._end_canary(Decision(word="roll_back", reason="another drafter was swapped in"))
         self._engine.open_lane(lane.name, lane.stream)
@@ -200,15 +215,21 @@ class Service:
         self.swaps.append(f"{decision.word} {self._candidate.name}: {decision.reason}")
         log.warning("drafter %s", self.swaps[-1])
         self._live, self._candidate = kept, None
-        self._engine.close_lane(gone.name)
+        self._engine.close_lane(gone.name, lambda: self._close_lane(gone))
+
+    def _close_lane(self, lane: Lane) -> None:
+        lane.close()
+        self._lanes.remove(lane)
 
     def replies(self, ask: Ask) -> Replies:
         """What writes the answers of a request."""
         return Replies(ask, self.config.model, self._chat.decode)
 
     def close(self) -> None:
-        """Stop the engine's thread, and write what was captured."""
+        """Stop the engine's thread and what lanes run on, and write what was captured."""
         self._engine.close()
+        for lane in list(self._lanes):
+            lane.close()
         if self.capture:
             self.capture.flush()
 

@@ -17,7 +17,7 @@ def test_a_reader_who_is_slow_gets_what_it_missed_at_once(serve, chat):
 
     async def read():
         updates: asyncio.Queue[Update] = asyncio.Queue()
-        answers = Answers(ask, texts, None, updates, asyncio.get_running_loop().time() + 60)
+        answers = Answers(ask, texts, lambda: True, updates, asyncio.get_running_loop().time() + 60)
         first, second = (one.request_id for one in ask.requests)
         updates.put_nowait(Update(request_id=first, ids=ids[:2]))
         batches = answers.pieces()

@@ -12,7 +12,7 @@ USELESS = summarize([Cycle(drafted=5, accepted=0, delivered=1)] * 4)
 
 
 def judge(**facts):
-    known = {"alive": True, "idle_s": 0.0, "draft": DRAFT, "recent": None}
+    known = {"alive": True, "fault": None, "idle_s": 0.0, "draft": DRAFT, "recent": None}
     return judge_health(CONFIG, **{**known, **facts})
 
 
@@ -25,6 +25,11 @@ def test_requests_without_tokens_are_a_stall():
     health = judge(idle_s=10.1)
     assert (health.status, health.serves) == ("stalled", False)
     assert "10 s are allowed" in health.reason
+
+
+def test_a_process_that_ended_is_stopped_with_its_reason():
+    health = judge(fault="vLLM ended with exit code 9")
+    assert (health.status, health.reason, health.serves) == ("stopped", "vLLM ended with exit code 9", False)
 
 
 def test_a_thread_that_ended_is_stopped():

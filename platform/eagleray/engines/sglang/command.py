@@ -33,8 +33,11 @@ def server_command(
         "sampling-defaults": "openai",
         **(_speculation(drafter, version) if drafter else {}),
     }
+    if config.gpu_memory_share is not None:
+        arguments["mem-fraction-static"] = config.gpu_memory_share
     # The warm-up generates; what is measured starts with our own first request.
-    switches = ["--disable-radix-cache", "--skip-server-warmup", "--enable-metrics"]
+    switches = ["--skip-server-warmup", "--enable-metrics"]
+    switches += [] if config.prefix_caching else ["--disable-radix-cache"]
     program = [str(config.environment.absolute() / "bin" / "python"), "-m", "sglang.launch_server"]
     return [*program, *(f"--{name}={value}" for name, value in arguments.items()), *switches]
 

@@ -22,6 +22,7 @@ _STARTING = (
     "disable-radix-cache",
     "skip-server-warmup",
     "enable-metrics",
+    "mem-fraction-static",
 )
 _DRAFTING = (
     "speculative-algorithm",

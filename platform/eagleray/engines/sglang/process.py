@@ -1,17 +1,17 @@
 """An SGLang server as a process of ours."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eagleray.engines.installed import Installed
 from eagleray.engines.process import ServerProcess, free_port
-from eagleray.engines.served import Completion, ServedDrafter
+from eagleray.engines.served import Completion, ServedDrafter, StepCounts
 from eagleray.engines.sglang.command import server_command, server_environment
 from eagleray.engines.sglang.config import SglangConfig
 from eagleray.engines.sglang.versions import release_of
 from eagleray.errors import EngineError
-from eagleray.speculation.acceptance import Cycle, cut_cycles
+from eagleray.speculation.acceptance import cut_cycles
 
 
 class SglangServer(ServerProcess):
@@ -62,7 +62,7 @@ class SglangServer(ServerProcess):
             return Completion(
                 answer_ids=ids,
                 finish_reason=told["finish_reason"]["type"],
-                cycles=self._cycles(told, len(ids)) if self._depth else (),
+                cycles=cut_cycles(*self.step_counts(told), answer_tokens=len(ids)) if self._depth else (),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise EngineError(
@@ -70,9 +70,13 @@ class SglangServer(ServerProcess):
                 f"{str(content)[:500]}. Run `python -m jobs.doctor --sglang {self.config.environment}`."
             ) from None
 
-    def _cycles(self, told: dict[str, Any], answer_tokens: int) -> tuple[Cycle, ...]:
-        """Cycles from a histogram, which knows no order: the last one, which a stop may have cut, is taken
-        to be one that accepted the most."""
+    def step_counts(self, told: Mapping[str, Any]) -> StepCounts:
+        """Verifications from the histogram in an answer's `meta_info`, which knows no order: the last one,
+        which a stop may have cut, is taken to be one that accepted the most.
+
+        Raises:
+            KeyError: It has another name.
+        """
         counts = told[self._release.histogram]
         accepted = [slot for slot, times in enumerate(counts) for _ in range(times)]
-        return cut_cycles([self._depth] * len(accepted), accepted, answer_tokens=answer_tokens)
+        return [self._depth] * len(accepted), accepted

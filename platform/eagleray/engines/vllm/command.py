@@ -4,11 +4,10 @@ Everything that a version of vLLM may rename stands here.
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eagleray.engines.served import MODEL_NAME, ServedDrafter, require_served
+from eagleray.engines.served import MODEL_NAME, Drafting, PromptLookup, require_served
 from eagleray.engines.vllm.capture import CONNECTOR_FOLDER, HiddenStates
 from eagleray.engines.vllm.config import VllmConfig
 
@@ -16,17 +15,8 @@ METHODS = {"eagle3": "eagle3", "dflash": "dflash", "medusa": "medusa", "eagle": 
 """Our algorithms, and the `method` that vLLM serves their exported folders with."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PromptLookup:
-    """Drafting without a drafter: copies of what followed the newest tokens earlier."""
-
-    depth: int
-    min_ngram: int = 1
-    max_ngram: int = 3
-
-
 def server_command(
-    config: VllmConfig, target: Path, drafter: ServedDrafter | PromptLookup | HiddenStates | None, port: int
+    config: VllmConfig, target: Path, drafter: Drafting | HiddenStates | None, port: int
 ) -> list[str]:
     """Program and arguments.
 
@@ -48,7 +38,11 @@ def server_command(
         # The target's generation_config.json would otherwise set what a request leaves open.
         "generation-config": "vllm",
     }
-    switches = ["--enforce-eager", "--no-enable-prefix-caching", "--disable-uvicorn-access-log"]
+    switches = ["--disable-uvicorn-access-log"]
+    switches += ["--enforce-eager"] if config.eager else []
+    switches += [f"--{'' if config.prefix_caching else 'no-'}enable-prefix-caching"]
+    if config.gpu_memory_share is not None:
+        arguments["gpu-memory-utilization"] = config.gpu_memory_share
     if isinstance(drafter, HiddenStates):
         arguments |= drafter.arguments()
     elif drafter is not None:
@@ -69,6 +63,8 @@ def server_environment(config: VllmConfig) -> dict[str, str]:
         "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
         "VLLM_NO_USAGE_STATS": "1",
         "HF_HUB_OFFLINE": "1",
+        # A key of the surroundings would make it refuse us.
+        "VLLM_API_KEY": "",
         # One virtual environment must not see the packages of another.
         "PYTHONPATH": str(CONNECTOR_FOLDER),
     }
@@ -80,7 +76,7 @@ def server_environment(config: VllmConfig) -> dict[str, str]:
     return variables
 
 
-def _speculation(drafter: ServedDrafter | PromptLookup) -> dict[str, Any]:
+def _speculation(drafter: Drafting) -> dict[str, Any]:
     if isinstance(drafter, PromptLookup):
         return {
             "method": "ngram",

@@ -26,6 +26,17 @@ class VllmConfig(Settings):
     max_concurrency: int = Field(default=16, gt=0)
     """Sequences that are decoded together."""
 
+    eager: bool = True
+    """Run the target as it is written. False lets vLLM compile it and capture CUDA graphs: minutes at the
+    start, and far faster on a GPU."""
+
+    prefix_caching: bool = False
+    """Keep what was computed of earlier prompts. Off where servers are measured."""
+
+    gpu_memory_share: float | None = Field(default=None, gt=0, le=1)
+    """Of a GPU's memory, what the server takes; None leaves it to vLLM, which takes nearly all. A drafter
+    that is swapped in needs room for a second server beside the first."""
+
     kv_cache_gib: int = Field(default=1, gt=0)
     """Memory for keys and values on a CPU."""
 

@@ -31,9 +31,10 @@ _FLAGS = (
     "per-request-spec-decode-metrics",
     "hf-overrides",
     "kv-transfer-config",
+    "gpu-memory-utilization",
 )
 _SPECULATION = ("method", "model", "num_speculative_tokens", "prompt_lookup_min", "prompt_lookup_max")
-_ANSWERS = ("return_token_ids", "token_ids", "per_step_drafted", "per_step_accepted")
+_ANSWERS = ("return_token_ids", "token_ids", "per_step_drafted", "per_step_accepted", "num_spec_steps")
 _CAPTURE = (
     "extract_hidden_states",
     "draft_model_config",

@@ -6,12 +6,12 @@ from typing import Any
 
 from eagleray.engines.counters import SpeculationCounters
 from eagleray.engines.process import ServerProcess, free_port
-from eagleray.engines.served import MODEL_NAME, Completion, ServedDrafter
+from eagleray.engines.served import MODEL_NAME, Completion, Drafting, StepCounts
 from eagleray.engines.vllm.capture import HiddenStates
-from eagleray.engines.vllm.command import PromptLookup, server_command, server_environment
+from eagleray.engines.vllm.command import server_command, server_environment
 from eagleray.engines.vllm.config import VllmConfig
 from eagleray.errors import EngineError
-from eagleray.speculation.acceptance import Cycle, cut_cycles
+from eagleray.speculation.acceptance import cut_cycles
 
 
 class VllmServer(ServerProcess):
@@ -26,13 +26,7 @@ class VllmServer(ServerProcess):
         EngineError: The environment holds no vLLM, or the server does not come up.
     """
 
-    def __init__(
-        self,
-        config: VllmConfig,
-        target: Path,
-        drafter: ServedDrafter | PromptLookup | HiddenStates | None,
-        log: Path,
-    ):
+    def __init__(self, config: VllmConfig, target: Path, drafter: Drafting | HiddenStates | None, log: Path):
         self.config = config
         port = free_port()
         command = server_command(config, target, drafter, port)
@@ -83,8 +77,8 @@ class VllmServer(ServerProcess):
         try:
             (choice,) = content["choices"]
             ids = tuple(choice["token_ids"])
-            counts = (content.get("metrics") or {}).get("speculative_decoding")
-            cycles = _cycles(counts, len(ids)) if counts else ()
+            counts = step_counts(content)
+            cycles = cut_cycles(*counts, answer_tokens=len(ids)) if counts else ()
             return Completion(answer_ids=ids, finish_reason=choice["finish_reason"], cycles=cycles)
         except (KeyError, TypeError, ValueError) as error:
             raise EngineError(
@@ -93,7 +87,18 @@ class VllmServer(ServerProcess):
             ) from None
 
 
-def _cycles(counts: Mapping[str, Any], answer_tokens: int) -> tuple[Cycle, ...]:
-    """Of an answer in which nothing was drafted, vLLM gives null in place of its steps."""
-    steps = (counts[name] or () for name in ("per_step_drafted", "per_step_accepted"))
-    return cut_cycles(*steps, answer_tokens=answer_tokens)
+def step_counts(content: Mapping[str, Any]) -> StepCounts | None:
+    """What an answer tells of its verifications; None where it tells nothing.
+
+    Of an answer in which nothing was drafted, vLLM gives null in place of its steps, and in a stream leaves
+    them out.
+
+    Raises:
+        KeyError: They have other names.
+    """
+    counts = (content.get("metrics") or {}).get("speculative_decoding")
+    if not counts:
+        return None
+    if counts.get("num_spec_steps") == 0:
+        return (), ()
+    return counts["per_step_drafted"] or (), counts["per_step_accepted"] or ()

@@ -21,7 +21,25 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         wanted = body["sampling_params"]["max_new_tokens"]
         told = {"finish_reason": {"type": "length"}, "spec_verify_ct": 3, histogram: [1, 0, 1, 1]}
+        if body.get("stream"):
+            self.stream(wanted, told)
+            return
         self.answer(200, {"output_ids": list(range(wanted)), "meta_info": told})
+
+    def stream(self, wanted: int, told: dict) -> None:
+        """Pieces of two ids: new ones, or all so far, as versions differ."""
+        self.send_response(200)
+        self.end_headers()
+        for end in range(2, wanted + 2, 2):
+            end = min(end, wanted)
+            begin = 0 if histogram == "spec_accept_histogram" else end - 2
+            finished = told if end == wanted else {"finish_reason": None}
+            content = {
+                "output_ids": list(range(begin, end)),
+                "meta_info": {**finished, "completion_tokens": end},
+            }
+            self.wfile.write(f"data: {json.dumps(content)}\n\n".encode())
+            self.wfile.flush()
 
     def answer(self, status: int, content: object) -> None:
         text = json.dumps(content).encode()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from eagleray.engines.served import ServedDrafter
+from eagleray.engines.served import PromptLookup, ServedDrafter
 from eagleray.engines.vllm.capture import HiddenStates
-from eagleray.engines.vllm.command import PromptLookup, server_command, server_environment
+from eagleray.engines.vllm.command import server_command, server_environment
 from eagleray.engines.vllm.config import VllmConfig
 from eagleray.errors import EngineError
 
