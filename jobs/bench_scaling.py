@@ -137,6 +137,7 @@ def _by_ray(run: "RunContext", name: str, steps: int, **settings: Any) -> list[d
     import shutil
 
     from eagleray.cluster.attempts import run_attempts
+    from eagleray.cluster.machines import RayMachines
     from eagleray.cluster.train import fit, has_gpus
     from eagleray.training.metrics_log import MetricsLog
 
@@ -148,7 +149,7 @@ def _by_ray(run: "RunContext", name: str, steps: int, **settings: Any) -> list[d
         work.run,
         work.run / "incidents",
         name,
-        lambda: work.training.workers,
+        RayMachines(work.training, name, gpus=has_gpus(work.training)),
     )
     log = MetricsLog(work.run / "metrics.jsonl").read()
     rows = [

@@ -15,6 +15,7 @@ from ray.exceptions import RayError
 from ray.train import NCCLHangError, TrainingFailedError
 
 from eagleray import errors
+from eagleray.cluster.machines import Machines
 from eagleray.cluster.rank_watch import LAST_WORDS, read_last_words
 from eagleray.cluster.watch import RunWatch, heartbeat_folder
 from eagleray.errors import ClusterError, EagleRayError
@@ -32,9 +33,6 @@ Raises:
     RayError: What controls it failed.
 """
 
-Room = Callable[[], int]
-"""How many workers the machines that are there can hold."""
-
 Failure: TypeAlias = TrainingFailedError | RayError
 """Of the worker group, or of the process that controls it."""
 
@@ -47,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_attempts(
-    fit: Fit, training: TrainingConfig, run: Path, incidents: Path, label: str, room: Room
+    fit: Fit, training: TrainingConfig, run: Path, incidents: Path, label: str, machines: Machines
 ) -> None:
     """Fit until it comes through, each time with as many workers as there is room for.
 
@@ -61,7 +59,7 @@ def run_attempts(
     while True:
         shutil.rmtree(run / LAST_WORDS, ignore_errors=True)
         first_step = _newest_step(checkpoints)
-        placed = training.model_copy(update={"workers": await_room(training, room, label)})
+        placed = training.model_copy(update={"workers": await_room(training, machines, label)})
         ending, error = _attempt(fit, with_memory(placed, memory), run, incidents, label)
         if error is None:
             return
@@ -88,15 +86,22 @@ def run_attempts(
         time.sleep(decision.wait_s)
 
 
-def await_room(training: TrainingConfig, room: Room, label: str) -> int:
-    """The workers of the next attempt, once there is room for them.
+def await_room(training: TrainingConfig, machines: Machines, label: str) -> int:
+    """The workers of the next attempt, once there is room for them; an autoscaler is asked for it meanwhile.
 
     Raises:
         ClusterError: There is none, and will be none for all that is known.
     """
+    try:
+        return _await_room(training, machines, label)
+    finally:
+        machines.withdraw()
+
+
+def _await_room(training: TrainingConfig, machines: Machines, label: str) -> int:
     began_s, told = time.monotonic(), ""
     while True:
-        chosen = choose_workers(training, room(), time.monotonic() - began_s)
+        chosen = choose_workers(training, machines.room(), time.monotonic() - began_s)
         if isinstance(chosen, GiveUp):
             raise ClusterError(f"Training {label} stopped: {chosen.why}")
         if isinstance(chosen, int):
@@ -107,6 +112,7 @@ def await_room(training: TrainingConfig, room: Room, label: str) -> int:
             told = chosen.why
             limit_s = training.wait_for_machines_s
             logger.warning("Training %s waits, at most %g s: %s.", label, limit_s, told)
+        machines.ask()
         time.sleep(LOOK_FOR_ROOM_S)
 
 

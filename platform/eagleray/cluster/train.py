@@ -27,6 +27,7 @@ from eagleray.cluster.last_resorts import (
     set_where_unset,
     worker_environment,
 )
+from eagleray.cluster.machines import RayMachines
 from eagleray.cluster.progress_watch import ProgressWatch
 from eagleray.cluster.rank_watch import Watched
 from eagleray.cluster.reporter import METRICS, FirstReporter, RayReporter
@@ -235,13 +236,6 @@ def has_gpus(training: TrainingConfig) -> bool:
     return bool(ray.cluster_resources().get("GPU", 0) >= training.workers)
 
 
-def room_for_workers(training: TrainingConfig, *, gpus: bool) -> int:
-    """Workers that the machines which are there can hold, beside the target processes of a stream."""
-    resources = ray.cluster_resources()
-    cpus = int(resources.get("CPU", 0)) - (training.cpus - training.workers)
-    return min(cpus, int(resources.get("GPU", 0))) if gpus else cpus
-
-
 def training_work(run: RunContext, label: str) -> TrainWork:
     """What the workers of a drafter's training must know; packs the dataset for them.
 
@@ -310,7 +304,7 @@ def train_drafter(run: RunContext, label: str) -> StageOutcome:
             folder,
             run.folder.incidents,
             label,
-            lambda: room_for_workers(section.training, gpus=gpus),
+            RayMachines(section.training, label, gpus=gpus),
         )
     steps = MetricsLog(folder / METRICS).read()
     worker_facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))

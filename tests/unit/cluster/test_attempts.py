@@ -1,5 +1,6 @@
 """Attempts one after another, with Ray's fit replaced by what may come of it."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 from ray.exceptions import ActorUnavailableError
 from ray.train import TrainingFailedError
 
-from eagleray.cluster.attempts import run_attempts, step_memory, why_ended, with_memory
+from eagleray.cluster.attempts import await_room, run_attempts, step_memory, why_ended, with_memory
 from eagleray.cluster.rank_watch import Watched, is_out_of_memory
 from eagleray.errors import ClusterError, NumericsError
 from eagleray.training.config import TrainingConfig
@@ -20,6 +21,23 @@ from eagleray.watchdog.verdicts import Verdict
 UNWATCHED = WatchdogConfig(enabled=False, recovery=RecoveryConfig(backoff_s=0))
 TRAINING = TrainingConfig(global_batch_size=8, micro_batch_size=4, workers=2, watchdog=UNWATCHED)
 CPU = torch.device("cpu")
+
+
+class FakeMachines:
+    """Machines with as much room as they are told to have; remembers what was asked of them, in order."""
+
+    def __init__(self, room: Callable[[], int]):
+        self._room = room
+        self.told: list[str] = []
+
+    def room(self) -> int:
+        return self._room()
+
+    def ask(self) -> None:
+        self.told.append("ask")
+
+    def withdraw(self) -> None:
+        self.told.append("withdraw")
 
 
 def rank_fails(run: Path, rank: int, error: Exception) -> None:
@@ -39,7 +57,7 @@ def test_out_of_memory_is_answered_with_recomputing_then_smaller_micro_batches_t
         raise TrainingFailedError("a worker failed")
 
     with pytest.raises(ClusterError, match="rank 1 ran out of memory"):
-        run_attempts(fit, TRAINING, tmp_path, tmp_path / "incidents", "eagle3", lambda: 2)
+        run_attempts(fit, TRAINING, tmp_path, tmp_path / "incidents", "eagle3", FakeMachines(lambda: 2))
     assert tried == [(False, 4), (True, 4), (True, 2), (True, 1)]
 
 
@@ -52,7 +70,7 @@ def test_an_error_of_ours_is_raised_at_once_as_it_was(tmp_path: Path) -> None:
         raise TrainingFailedError("a worker failed")
 
     with pytest.raises(NumericsError, match="step 3"):
-        run_attempts(fit, TRAINING, tmp_path, tmp_path / "incidents", "eagle3", lambda: 2)
+        run_attempts(fit, TRAINING, tmp_path, tmp_path / "incidents", "eagle3", FakeMachines(lambda: 2))
     assert len(attempts) == 1
 
 
@@ -69,7 +87,7 @@ def test_a_failure_without_last_words_is_tried_again_with_the_same_settings(
         if len(tried) < 3:
             raise failure
 
-    run_attempts(fit, TRAINING, tmp_path, tmp_path / "incidents", "eagle3", lambda: 2)
+    run_attempts(fit, TRAINING, tmp_path, tmp_path / "incidents", "eagle3", FakeMachines(lambda: 2))
     assert tried == [TRAINING] * 3
 
 
@@ -82,7 +100,9 @@ def test_a_lost_machine_costs_an_attempt_and_the_next_goes_on_with_fewer_workers
         if len(tried) == 1:
             raise TrainingFailedError("a node died")
 
-    run_attempts(fit, elastic, tmp_path, tmp_path / "incidents", "eagle3", lambda: 2 if not tried else 1)
+    run_attempts(
+        fit, elastic, tmp_path, tmp_path / "incidents", "eagle3", FakeMachines(lambda: 2 if not tried else 1)
+    )
     assert tried == [2, 1]
 
 
@@ -90,8 +110,52 @@ def test_without_enough_machines_no_attempt_is_begun(tmp_path: Path) -> None:
     patient = TRAINING.model_copy(update={"wait_for_machines_s": 0.0})
     with pytest.raises(ClusterError, match="room for 1 of 2 workers"):
         run_attempts(
-            lambda *_: pytest.fail("begun"), patient, tmp_path, tmp_path / "incidents", "eagle3", lambda: 1
+            lambda *_: pytest.fail("begun"),
+            patient,
+            tmp_path,
+            tmp_path / "incidents",
+            "eagle3",
+            FakeMachines(lambda: 1),
         )
+
+
+@pytest.mark.parametrize(
+    ("rooms", "told"),
+    [([2], ["withdraw"]), ([1, 0, 2], ["ask", "ask", "withdraw"])],
+    ids=["room at once", "room after a while"],
+)
+def test_machines_are_asked_for_while_they_are_waited_for_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch, rooms: list[int], told: list[str]
+) -> None:
+    monkeypatch.setattr("eagleray.cluster.attempts.LOOK_FOR_ROOM_S", 0.0)
+    seen: Iterator[int] = iter(rooms)
+    machines = FakeMachines(lambda: next(seen))
+    assert await_room(TRAINING, machines, "eagle3") == 2
+    assert machines.told == told
+
+
+@pytest.mark.parametrize("min_workers", [1, 2], ids=["goes on with fewer", "gives up"])
+def test_what_was_asked_for_is_taken_back_however_the_wait_ends(
+    monkeypatch: pytest.MonkeyPatch, min_workers: int
+) -> None:
+    monkeypatch.setattr("eagleray.cluster.attempts.LOOK_FOR_ROOM_S", 0.01)
+    machines = FakeMachines(lambda: 1)
+    waiting = TRAINING.model_copy(update={"wait_for_machines_s": 0.05, "min_workers": min_workers})
+    if min_workers == 1:
+        assert await_room(waiting, machines, "eagle3") == 1
+    else:
+        with pytest.raises(ClusterError, match="room for 1 of 2 workers"):
+            await_room(waiting, machines, "eagle3")
+    assert machines.told[0] == "ask"
+    assert machines.told[-1] == "withdraw"
+
+
+def test_what_was_asked_for_is_taken_back_when_the_cluster_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eagleray.cluster.attempts.LOOK_FOR_ROOM_S", 0.0)
+    machines = FakeMachines(lambda: 0 if not machines.told else int("gone"))
+    with pytest.raises(ValueError, match="gone"):
+        await_room(TRAINING, machines, "eagle3")
+    assert machines.told == ["ask", "withdraw"]
 
 
 def test_an_exception_for_want_of_memory_outweighs_the_hang_that_it_caused(tmp_path: Path) -> None:
