@@ -81,3 +81,14 @@ def test_other_errors_stay_what_they_are(job: MakeJob) -> None:
     with pytest.raises(RuntimeError, match="Connection closed by peer"):
         train(made)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_two_runs_have_equal_bits_and_another_seed_has_others(job: MakeJob) -> None:
+    def weights(folder: str, seed: int) -> dict[str, Tensor]:
+        made = job(folder, epochs=1, deterministic=True, seed=seed)
+        train(made)
+        return made.backend.weights()
+
+    first, again, other = weights("first", 0), weights("again", 0), weights("other", 1)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
