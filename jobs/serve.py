@@ -10,7 +10,7 @@ from rich.console import Console
 
 from eagleray.errors import ArtifactError
 from eagleray.monitoring.progress import ProgressListener, ProgressMeter
-from eagleray.serving.config import ServedApplication, ServeFile
+from eagleray.serving.file import ServedApplication, ServeFile
 from eagleray.settings import apply_overrides, read_yaml, validate
 from jobs import console
 from jobs.options import OverridesArgument

@@ -22,7 +22,8 @@ from ray.serve.schema import ServeDeploySchema
 from eagleray.cluster.serving import application, start_applications, stop_applications
 from eagleray.cluster.session import ray_session
 from eagleray.monitoring.catalogue import SERVING
-from eagleray.serving.config import HttpConfig, ServeConfig, ServeFile
+from eagleray.serving.config import ServeConfig
+from eagleray.serving.file import HttpConfig, ServeFile
 from eagleray.settings import read_yaml, validate
 
 ROOT = Path(__file__).parents[2]

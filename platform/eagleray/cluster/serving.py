@@ -12,8 +12,9 @@ from starlette.applications import Starlette
 from eagleray.errors import ClusterError, EngineError
 from eagleray.monitoring.catalogue import SERVING
 from eagleray.monitoring.ray_metrics import RayMetrics
-from eagleray.serving.config import HttpConfig, ServeConfig, SwapConfig
+from eagleray.serving.config import ServeConfig, SwapConfig
 from eagleray.serving.drafts import require_folder
+from eagleray.serving.file import HttpConfig
 from eagleray.serving.gauges import Telling
 from eagleray.serving.http import build_http
 from eagleray.serving.opening import open_service

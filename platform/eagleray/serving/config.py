@@ -1,7 +1,7 @@
 """Settings of one served application: which target, with which drafter, behind which limits."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -231,45 +231,3 @@ class SwapConfig(Settings):
 
     draft: DraftConfig | None
     """The drafter to try and then to serve; null for plain decoding."""
-
-
-class HttpConfig(Settings):
-    """Where the endpoint listens."""
-
-    host: str = "127.0.0.1"
-    """Loopback unless said otherwise."""
-
-    port: int = Field(default=8000, ge=1, le=65535)
-
-    @property
-    def loopback(self) -> bool:
-        """Whether only processes of this machine can reach it."""
-        return self.host in ("127.0.0.1", "localhost", "::1")
-
-
-class ServedApplication(Settings):
-    """One entry of a file that `serve run` reads."""
-
-    name: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
-    route_prefix: str = Field(pattern=r"^/[A-Za-z0-9_/-]*$")
-    import_path: Literal["serve.app:build"] = "serve.app:build"
-    args: ServeConfig = ServeConfig()
-
-
-class ServeFile(Settings):
-    """A file of applications, in the form of Ray Serve's own configuration files."""
-
-    proxy_location: Literal["HeadOnly", "EveryNode"] = "HeadOnly"
-    http_options: HttpConfig = HttpConfig()
-    applications: tuple[ServedApplication, ...] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _strangers_need_a_token(self) -> "ServeFile":
-        if not self.http_options.loopback:
-            for application in self.applications:
-                if application.args.api_key_env is None:
-                    raise ValueError(
-                        f"http_options.host {self.http_options.host!r} lets other machines in, and the "
-                        f"application {application.name!r} has no api_key_env; set it, or listen on 127.0.0.1"
-                    )
-        return self

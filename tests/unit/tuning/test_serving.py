@@ -15,7 +15,8 @@ from eagleray.errors import DataError
 from eagleray.evaluation.interleaved import GroupTimes
 from eagleray.evaluation.regime import Regime
 from eagleray.recipe.loading import load_recipe
-from eagleray.serving.config import DraftConfig, ServeFile
+from eagleray.serving.config import DraftConfig
+from eagleray.serving.file import ServeFile
 from eagleray.speculation.config import TreeSetting
 from eagleray.tuning.config import Integer, Point, ServingSweep, SpaceConfig
 from eagleray.tuning.outcome import Scale
