@@ -1,7 +1,8 @@
 """Features that vLLM captures while it answers: those of the native engine, layer by layer."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,14 @@ import torch
 from eagleray.corpus.chat import ChatTemplate
 from eagleray.corpus.manifest import ContentKey
 from eagleray.corpus.prompt import Message, Prompt
+from eagleray.corpus.sample import Sample
 from eagleray.corpus.shards import read_shard
 from eagleray.corpus.storage import LocalFolder
 from eagleray.distillation.plan import ShardJob
 from eagleray.distillation.shard_distiller import ShardDistiller
 from eagleray.distillation.target_answers import TargetAnswers
+from eagleray.drafters.catalog import build_trainable_drafter
+from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.engines.base import GenerationRequest
 from eagleray.engines.vllm.config import VllmConfig
 from eagleray.engines.vllm.engine import VllmEngine
@@ -24,7 +28,12 @@ from eagleray.targets.decoder import TargetDecoder
 from eagleray.targets.embedded import prepare_embedded
 from eagleray.targets.feature_store import FeatureStore
 from eagleray.targets.loading import load_tokenizer
+from eagleray.training.collate import collate
+from eagleray.training.config import TrainingConfig
 from eagleray.training.feature_audit import FeatureAudit, relative_errors
+from eagleray.training.features import ColocatedFeatures, FeatureSource, StoredFeatures
+from eagleray.training.optimizer import DrafterOptimizer
+from eagleray.training.rows import first_row
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
@@ -33,6 +42,7 @@ LAYERS = (1, 14, 29)
 WORST_RELATIVE_ERROR = 1e-4
 """Of a position, in float32: kernels differ in the order of their sums alone."""
 LEAST_COSINE = 0.999
+TRAINING_STEPS = 6
 KEY = ContentKey(
     encoder_version=1,
     prompts_hash="p",
@@ -79,24 +89,41 @@ def chat(folder: Path) -> ChatTemplate:
     return ChatTemplate(load_tokenizer(folder))
 
 
-def test_distilled_features_are_those_of_the_native_target_and_of_no_neighbouring_layer(
-    engine: VllmEngine, chat: ChatTemplate, decoder: TargetDecoder, tmp_path: Path
-) -> None:
-    store = FeatureStore(tmp_path / "features", LAYERS, torch.float32)
+@dataclass(frozen=True)
+class Distilled:
+    """A shard that vLLM answered, its stored features, and what the audit found in them."""
+
+    samples: Sequence[Sample]
+    store: FeatureStore
+    audit: FeatureAudit
+
+
+@pytest.fixture(scope="module")
+def distilled(
+    engine: VllmEngine, chat: ChatTemplate, decoder: TargetDecoder, tmp_path_factory: pytest.TempPathFactory
+) -> Distilled:
+    folder = tmp_path_factory.mktemp("distilled")
+    store = FeatureStore(folder / "features", LAYERS, torch.float32)
     audit = FeatureAudit(store, decoder, share=1.0)
     answers = TargetAnswers(engine, chat, KEY, 256, concurrency=4, capture_layers=LAYERS)
-    distiller = ShardDistiller(answers, KEY, LocalFolder(tmp_path / "data"), store, audit.check)
+    distiller = ShardDistiller(answers, KEY, LocalFolder(folder / "data"), store, audit.check)
     messages = [(Message("user", question),) for question in QUESTIONS]
     # An answer of two turns: its second prompt holds the first answer.
     messages.append((*messages[0], Message("assistant", ""), Message("user", "And of Italy?")))
     prompts = tuple(Prompt(messages=one, category="c", source="s", licence="l") for one in messages)
     (entry,) = distiller.publish([ShardJob(index=0, prompts=prompts)])
     samples = read_shard(distiller.storage, entry.shard).samples
-
     assert len(samples) == audit.audited_rows == len(prompts)
-    assert audit.worst_relative_error < WORST_RELATIVE_ERROR
-    neighbours = FeatureStore(store.folder, (2, 15, 28), torch.float32)
-    for sample in samples:
+    return Distilled(samples, store, audit)
+
+
+def test_distilled_features_are_those_of_the_native_target_and_of_no_neighbouring_layer(
+    engine: VllmEngine, distilled: Distilled, decoder: TargetDecoder, tmp_path: Path
+) -> None:
+    store = distilled.store
+    assert distilled.audit.worst_relative_error < WORST_RELATIVE_ERROR
+    neighbours = FeatureStore(tmp_path, (2, 15, 28), torch.float32)
+    for sample in distilled.samples:
         stored_TLD, final_TD = store.get(sample.sample_id, sample.input_ids)
         ids_BT = torch.tensor([sample.input_ids[:-1]])
         computed_BTLD, computed_BTD = decoder.capture(ids_BT, torch.tensor([ids_BT.shape[1]]), LAYERS)
@@ -111,6 +138,30 @@ def test_distilled_features_are_those_of_the_native_target_and_of_no_neighbourin
     # The engine's own question at the start is the only one that nobody reads.
     assert len(left) == 2
     assert {name.partition(".")[2] for name in left} == {"safetensors", "safetensors.lock"}
+
+
+def test_a_drafter_trains_on_them_as_on_computed_ones(distilled: Distilled, decoder: TargetDecoder) -> None:
+    rows = [first_row(sample, 256) for sample in distilled.samples]
+    ids = torch.tensor([token for sample in distilled.samples for token in sample.input_ids])
+    counts_V = torch.bincount(ids, minlength=decoder.geometry.vocab_size)
+    config = Eagle3Config(target_layer_ids=LAYERS, draft_vocab_size=256, ttt_steps=2)
+
+    def losses(source: FeatureSource) -> list[float]:
+        torch.manual_seed(0)
+        drafter = build_trainable_drafter(config, decoder.heads, counts_V)
+        optimizer = DrafterOptimizer(drafter, TrainingConfig(learning_rate=4e-3, adam_learning_rate=2e-3))
+        found = []
+        for step in range(TRAINING_STEPS):
+            terms = drafter(collate(rows, source, seed=step, device=torch.device("cpu")))
+            loss = terms.loss_sum / terms.weight_sum
+            loss.backward()
+            optimizer.step(1.0)
+            found.append(loss.item())
+        return found
+
+    stored = losses(StoredFeatures(distilled.store, LAYERS, cache_bytes=2**24))
+    assert stored[0] == pytest.approx(losses(ColocatedFeatures(decoder, LAYERS))[0], rel=1e-3)
+    assert stored[-1] < 0.8 * stored[0]
 
 
 def test_an_answer_of_one_token_brings_the_prompt_s_features_alone(
