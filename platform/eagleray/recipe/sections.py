@@ -142,7 +142,14 @@ class PipelineRecipe(Settings):
                 f"distil asks for answers of {longest} tokens and distil.engine.max_length is "
                 f"{engine.max_length}, which leaves no room for prompts; raise max_length"
             )
-        if self.distil.capture_features and engine.dtype != self.target.dtype:
+        if not self.distil.capture_features:
+            return self
+        if engine.prefix_caching:
+            raise ValueError(
+                "distil.engine.prefix_caching is true, and features are captured where they are computed, not "
+                "where they are found again; set it, or distil.capture_features, to false"
+            )
+        if engine.dtype != self.target.dtype:
             raise ValueError(
                 f"distil.engine.dtype is {engine.dtype} and target.dtype {self.target.dtype}; features are "
                 "captured in the numbers that the target has everywhere else, so make them the same"

@@ -77,6 +77,7 @@ def test_features_come_from_engines_that_run_the_target_in_its_own_numbers() -> 
     assert taken.distil_engine.concurrency == 16
     refused = {
         "distil.engine={name: vllm, dtype: bfloat16}": "dtype is bfloat16 and target.dtype float32",
+        "distil.engine={name: vllm, prefix_caching: true}": "where they are computed",
         "distil.engine={name: vllm, max_length: 96}": "96 tokens and distil.engine.max_length is 96",
         "distil.engine={name: openai, url: 'http://h:1/v1'}": "or name engine native or vllm",
     }
