@@ -146,8 +146,8 @@ class PipelineRecipe(Settings):
             return self
         if engine.prefix_caching:
             raise ValueError(
-                "distil.engine.prefix_caching is true, and features are captured where they are computed, not "
-                "where they are found again; set it, or distil.capture_features, to false"
+                "distil.engine.prefix_caching is true, and features are captured where they are computed, "
+                "not where they are found again; set it, or distil.capture_features, to false"
             )
         if engine.dtype != self.target.dtype:
             raise ValueError(
