@@ -15,7 +15,7 @@ from eagleray.corpus.prompt import Prompt
 from eagleray.drafters.base import DraftSource
 from eagleray.drafters.catalog import build_drafter
 from eagleray.drafters.folder import extend_profile, load_drafter
-from eagleray.engines.catalog import build_engine, engine_version
+from eagleray.engines.catalog import build_engine, engine_version, settings_in_use
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.errors import ClusterError
 from eagleray.evaluation.aggregate import RunFacts, TrainingFacts, build_report
@@ -78,7 +78,7 @@ class EvaluationActor:
                 workers=evaluation.workers,
                 engine=work.engine.name,
                 engine_version=engine_version(work.engine),
-                engine_settings=work.engine.model_dump(mode="json", exclude={"name"}),
+                engine_settings=settings_in_use(work.engine),
                 dtype=work.target.dtype,
                 target_hash=work.target_hash,
                 drafter_hashes=work.drafter_hashes,

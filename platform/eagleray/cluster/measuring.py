@@ -6,7 +6,7 @@ from typing import Any
 from eagleray.cluster.crew import Crew
 from eagleray.corpus.chat import ChatTemplate, RenderedPrompt, TemplateArguments, template_hash
 from eagleray.engines.base import DraftSetting, Engine
-from eagleray.engines.catalog import engine_version
+from eagleray.engines.catalog import engine_version, settings_in_use
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.errors import ClusterError
 from eagleray.evaluation.interleaved import GroupTimes, measure_interleaved
@@ -43,7 +43,7 @@ class MeasuringWork(Settings):
             workers=self.workers,
             engine=self.engine.name,
             engine_version=engine_version(self.engine),
-            engine_settings=self.engine.model_dump(mode="json", exclude={"name"}),
+            engine_settings=settings_in_use(self.engine),
             dtype=self.target.dtype,
             target_hash=self.target_hash,
             drafter_hashes=dict(drafter_hashes),

@@ -4,7 +4,7 @@ import importlib.metadata
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from eagleray.engines.config import DistilEngineConfig, EngineConfig, ServedEngineConfig
 from eagleray.engines.native.config import NativeEngineConfig
@@ -53,9 +53,8 @@ def build_engine(config: EngineConfig, target_folder: Path, dtype: str) -> "Engi
     from eagleray.targets.decoder import TargetDecoder
     from eagleray.targets.loading import load_tokenizer
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     decoder = TargetDecoder.load(
-        target_folder, getattr(torch, dtype), device, batch_invariant=config.batch_invariant
+        target_folder, getattr(torch, dtype), native_device(), batch_invariant=config.batch_invariant
     )
     # Read when a request has stop strings, and then once.
     chat = cache(lambda: ChatTemplate(load_tokenizer(target_folder)))
@@ -79,6 +78,21 @@ def build_distilling_engine(
 
         return VllmEngine(config, target_folder, capture_layers)
     return build_engine(config, target_folder, dtype)
+
+
+def native_device() -> str:
+    """Where the native engine of this process runs: `cuda` or `cpu`."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def settings_in_use(config: DistilEngineConfig | ServedEngineConfig) -> dict[str, Any]:
+    """What an engine of this process is configured with, for the regime; what does nothing here is off."""
+    settings = config.model_dump(mode="json", exclude={"name"})
+    if isinstance(config, NativeEngineConfig):
+        settings["cuda_graphs"] = config.cuda_graphs and native_device() == "cuda"
+    return settings
 
 
 def engine_version(config: DistilEngineConfig | ServedEngineConfig) -> str:

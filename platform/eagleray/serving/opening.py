@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from eagleray.corpus.chat import ChatTemplate, template_hash
 from eagleray.drafters.folder import drafter_hash
-from eagleray.engines.catalog import build_engine, engine_version
+from eagleray.engines.catalog import build_engine, engine_version, settings_in_use
 from eagleray.engines.config import EngineConfig, ServedEngineConfig
 from eagleray.engines.managed.engine import ManagedEngine, window_tokens
 from eagleray.engines.sglang.config import SglangConfig
@@ -43,7 +43,7 @@ def open_service(config: ServeConfig) -> Service:
         "machine": describe_machine().model_dump(mode="json"),
         "engine": config.engine.name,
         "engine_version": engine_version(config.engine),
-        "engine_settings": config.engine.model_dump(mode="json", exclude={"name"}),
+        "engine_settings": settings_in_use(config.engine),
         "dtype": config.target.dtype,
         "target_hash": target_hash(folder),
         "template_hash": template_hash(chat),

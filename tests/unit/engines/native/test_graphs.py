@@ -15,6 +15,7 @@ from eagleray.drafters.base import TrainableDrafter
 from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.eagle3.config import Eagle3Config
 from eagleray.engines.base import DraftSetting, GenerationRequest, GenerationRun
+from eagleray.engines.catalog import settings_in_use
 from eagleray.engines.native import engine as engine_module
 from eagleray.engines.native import graphs as graphs_module
 from eagleray.engines.native.config import NativeEngineConfig
@@ -379,6 +380,19 @@ def test_answers_under_a_scarce_cache_are_the_same(
 
 def test_a_cpu_has_no_graphs(exact_decoder: TargetDecoder) -> None:
     assert graphs_for(exact_decoder, NativeEngineConfig()) is None
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "setting", "recorded"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_the_regime_says_whether_graphs_are_in_use(
+    monkeypatch: pytest.MonkeyPatch, on_gpu: bool, setting: bool, recorded: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: on_gpu)
+    config = NativeEngineConfig(cuda_graphs=setting, max_batch_size=7)
+    told = settings_in_use(config)
+    assert told["cuda_graphs"] is recorded
+    assert {**told, "cuda_graphs": setting, "name": "native"} == config.model_dump(mode="json")
 
 
 def test_the_next_power_of_two() -> None:
