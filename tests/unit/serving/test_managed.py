@@ -302,13 +302,18 @@ def test_sglang_streams_all_ids_or_the_new_ones(tmp_path, monkeypatch, chat, ver
         tmp_path / "server.log",
         chat.show,
     )
-    engine.stream.submit(GenerationRequest(request_id="r", prompt_ids=(40,), max_new_tokens=8))
+    for tokens in (1, 8):
+        engine.stream.submit(
+            GenerationRequest(request_id=str(tokens), prompt_ids=(40,), max_new_tokens=tokens)
+        )
     outcomes = []
     while engine.stream.unfinished:
         outcomes += engine.stream.advance()
     engine.close()
-    (answer,) = outcomes
+    first, answer = sorted(outcomes, key=lambda outcome: outcome.request_id)
+    assert not isinstance(first, FailedRequest)
     assert not isinstance(answer, FailedRequest)
+    assert (first.answer_ids, first.cycles) == ((0,), ())
     assert answer.answer_ids == tuple(range(8))
     counted = [(cycle.drafted, cycle.accepted, cycle.delivered) for cycle in answer.cycles]
     assert counted == [(3, 0, 1), (3, 2, 3), (3, 3, 3)]

@@ -103,12 +103,17 @@ class SglangDialogue:
     def read(self, event: Mapping[str, Any], known: int) -> Event:
         """An event of the generate route."""
         told = event["meta_info"]
-        new = int(told["completion_tokens"]) - known
+        total = int(told["completion_tokens"])
+        new = total - known
         finish = told["finish_reason"]
+        counts = None
+        if finish and self._drafts:
+            # Of an answer that prefill alone gave, it leaves the empty histogram out.
+            counts = self._server.step_counts(told) if total > 1 else ((), ())
         return Event(
             ids=event["output_ids"][-new:] if new > 0 else (),
             finish_reason=finish["type"] if finish else None,
-            counts=self._server.step_counts(told) if finish and self._drafts else None,
+            counts=counts,
         )
 
 

@@ -30,6 +30,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Pieces of two ids: new ones, or all so far, as versions differ."""
         self.send_response(200)
         self.end_headers()
+        if wanted == 1:
+            del told[histogram]
         for end in range(2, wanted + 2, 2):
             end = min(end, wanted)
             begin = 0 if histogram == "spec_accept_histogram" else end - 2
