@@ -8,6 +8,7 @@ import ray.train
 
 from eagleray.monitoring.catalogue import (
     LOSS,
+    MIRROR_MISSED,
     PHASE_TIME,
     RATE,
     REPLAY_TAU,
@@ -61,6 +62,7 @@ class FirstReporter(RayReporter):
         self._clock = clock
         self._peak_rate = peak_rate
         self._tokens: float | None = None
+        self._missed = 0.0
         self._since_s = time.perf_counter()
 
     def report(self, metrics: dict[str, float]) -> None:
@@ -84,6 +86,10 @@ class FirstReporter(RayReporter):
         self._metrics.set(TAU_ESTIMATE, tau_estimate(metrics), self._tags)
         if "replay_tau" in metrics:
             self._metrics.set(REPLAY_TAU, metrics["replay_tau"], self._tags)
+        missed = metrics.get("mirror_missed", 0)
+        if missed > self._missed:
+            self._metrics.add(MIRROR_MISSED, missed - self._missed, self._tags)
+        self._missed = missed
         for slot, value in enumerate(accuracies(metrics), start=1):
             self._metrics.set(SLOT_ACCURACY, value, {**self._tags, "slot": str(slot)})
         for phase, seconds in phases_s(metrics).items():

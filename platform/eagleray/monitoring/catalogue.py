@@ -121,6 +121,13 @@ SLOT_ACCURACY = _trained(
 )
 RATE = _trained("learning_rate", "ratio", "Learning rate over its peak.")
 PHASE_TIME = _trained("phase", "s", "Seconds of the latest step on the first rank, by what it did.", "phase")
+MIRROR_MISSED = Metric(
+    name="eagleray_training_mirror_missed_total",
+    kind="counter",
+    unit="count",
+    description="Uploads of checkpoints to the mirror that were given up.",
+    tags=("run",),
+)
 TRAINED_TOKENS = Metric(
     name="eagleray_training_supervised_tokens_total",
     kind="counter",
@@ -129,7 +136,7 @@ TRAINED_TOKENS = Metric(
     tags=("run",),
 )
 
-TRAINING = (LOSS, TAU_ESTIMATE, REPLAY_TAU, SLOT_ACCURACY, RATE, PHASE_TIME, TRAINED_TOKENS)
+TRAINING = (LOSS, TAU_ESTIMATE, REPLAY_TAU, SLOT_ACCURACY, RATE, PHASE_TIME, MIRROR_MISSED, TRAINED_TOKENS)
 
 SWEEP_TRIALS = Metric(
     name="eagleray_sweep_trials_total",

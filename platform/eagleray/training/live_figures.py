@@ -47,6 +47,8 @@ def curves(metrics: Mapping[str, float]) -> dict[str, float]:
     }
     if "replay_tau" in metrics:
         drawn["tau/replay"] = metrics["replay_tau"]
+    if "mirror_missed" in metrics:
+        drawn["mirror/missed"] = metrics["mirror_missed"]
     drawn |= {f"accuracy/slot_{k}": value for k, value in enumerate(accuracies(metrics), start=1)}
     return drawn | {f"seconds/{phase}": seconds for phase, seconds in phases_s(metrics).items()}
 

@@ -127,6 +127,7 @@ def _train(job: TrainingJob) -> TrainingState:
                 "supervised_tokens": state.supervised_tokens,
                 "step_s": step_s,
                 **replayed,
+                **({"mirror_missed": job.mirror.missed} if job.mirror is not None else {}),
                 **{f"accuracy_slot_{k}": value for k, value in enumerate(totals.accuracy(), start=1)},
             }
         )

@@ -44,6 +44,8 @@ class CheckpointMirror:
                 "such as s3://bucket/folder or file:///backup."
             ) from None
         self.address = address
+        self.missed = 0
+        """Uploads given up so far."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-mirror")
         self._wanted: Path | None = None
         self._uploaded: Path | None = None
@@ -117,6 +119,7 @@ class CheckpointMirror:
                 return
             except (OSError, pa.ArrowException) as error:
                 if pause_s is None:
+                    self.missed += 1
                     logger.warning(
                         "Checkpoint %s did not reach the mirror %s: %s", place, self.address, error
                     )

@@ -6,7 +6,15 @@ import pytest
 
 from eagleray.cluster.reporter import METRICS, TENSORBOARD, FirstReporter
 from eagleray.monitoring import ray_metrics
-from eagleray.monitoring.catalogue import LOSS, PHASE_TIME, RATE, REPLAY_TAU, SLOT_ACCURACY, TRAINED_TOKENS
+from eagleray.monitoring.catalogue import (
+    LOSS,
+    MIRROR_MISSED,
+    PHASE_TIME,
+    RATE,
+    REPLAY_TAU,
+    SLOT_ACCURACY,
+    TRAINED_TOKENS,
+)
 from eagleray.training.metrics_log import MetricsLog
 from eagleray.training.step_clock import StepClock
 from eagleray.watchdog.heartbeat import NoHeartbeat
@@ -51,7 +59,7 @@ def test_a_step_is_told_to_the_log_to_tensorboard_and_to_ray(
     reporter = FirstReporter(run, clock, peak_rate=2e-3)
     clock.enter("forward")
     reporter.report(STEP)
-    reporter.report({**STEP, "step": 2, "supervised_tokens": 240, "replay_tau": 1.75})
+    reporter.report({**STEP, "step": 2, "supervised_tokens": 240, "replay_tau": 1.75, "mirror_missed": 2})
     reporter.close()
     first, second = MetricsLog(run / METRICS).read()
     assert first["forward_s"] == 1.5
@@ -63,4 +71,5 @@ def test_a_step_is_told_to_the_log_to_tensorboard_and_to_ray(
     assert (SLOT_ACCURACY.name, 0.5, {**named, "slot": "1"}) in told
     assert (PHASE_TIME.name, 1.5, {**named, "phase": "forward"}) in told
     assert [value for name, value, _ in told if name == REPLAY_TAU.name] == [1.75]
+    assert [value for name, value, _ in told if name == MIRROR_MISSED.name] == [2]
     assert [value for name, value, _ in told if name == TRAINED_TOKENS.name] == [140]

@@ -44,4 +44,5 @@ def test_curves_are_of_what_there_is() -> None:
     assert drawn["seconds/forward"] == 0.8
     assert "tau/replay" not in drawn
     assert curves(STEP | {"replay_tau": 2.0})["tau/replay"] == 2.0
+    assert curves(STEP | {"mirror_missed": 3})["mirror/missed"] == 3
     assert sum(phases_s(STEP).values()) == pytest.approx(2.0)

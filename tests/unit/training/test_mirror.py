@@ -2,6 +2,8 @@
 
 import logging
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from eagleray.errors import ArtifactError, ConfigError
 from eagleray.training import mirror as module
 from eagleray.training.checkpoint import MARKER, WEIGHTS, Checkpoint, CheckpointFolder, load_checkpoint
 from eagleray.training.checkpoint_writer import CheckpointWriter
+from eagleray.training.loop import TrainingJob
+from eagleray.training.loop import train as run
 from eagleray.training.mirror import CheckpointMirror
 from eagleray.training.state import TrainingState
 
@@ -116,7 +120,9 @@ def test_storage_that_is_away_costs_warnings_and_the_next_checkpoint_brings_all(
         train(folder, mirror, made(1))
     assert "no route to storage" in caplog.text
     assert "is behind: the newest checkpoint of this run" in caplog.text
+    assert mirror.missed == 1
     train(folder, mirror, made(2))
+    assert mirror.missed == 1
     assert names(there) == ["step-00000001", "step-00000002"]
 
 
@@ -135,3 +141,21 @@ def test_checkpoints_that_overtake_an_upload_are_not_lost(
 def test_an_address_that_leads_nowhere_is_named() -> None:
     with pytest.raises(ConfigError, match=r"training\.mirror leads to nothing://x"):
         CheckpointMirror("nothing://x")
+
+
+def test_every_step_tells_how_many_uploads_were_missed(
+    job: Callable[..., TrainingJob], mirror: CheckpointMirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise OSError(5, "no route to storage")
+
+    monkeypatch.setattr(module, "PAUSES_S", ())
+    monkeypatch.setattr(module.fs, "copy_files", away)
+    alone, made = job("alone", max_steps=2), replace(job("copied", max_steps=2), mirror=mirror)
+    run(alone)
+    assert all("mirror_missed" not in step for step in alone.reporter.metrics)
+    run(made)
+    mirror.finish()
+    assert [step["mirror_missed"] for step in made.reporter.metrics] == [0, 0]
+    run(replace(made, config=made.config.model_copy(update={"max_steps": 3})))
+    assert made.reporter.metrics[-1]["mirror_missed"] == 1
