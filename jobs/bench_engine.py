@@ -201,11 +201,13 @@ def _interleaved(
     return {"runs": runs, "same": {name: ids[name] == ids[names[0]] for name in names}}
 
 
-def _warmed(ways: Mapping[str, Way], requests: "Sequence[GenerationRequest]") -> Mapping[str, Way]:
+def _warmed(
+    ways: Mapping[str, Way], requests: "Sequence[GenerationRequest]", new_tokens: int = WARM_UP_TOKENS
+) -> Mapping[str, Way]:
     """What the first calls pay for is paid for before anything is timed."""
     from dataclasses import replace
 
-    short = [replace(request, max_new_tokens=WARM_UP_TOKENS) for request in requests]
+    short = [replace(request, max_new_tokens=new_tokens) for request in requests]
     for answer in ways.values():
         answer(short)
     return ways
@@ -327,7 +329,8 @@ def _adaptive(setup: _Setup, parts: Parts) -> dict[str, Figure]:
         for size in (1, *MANY):
             names = [f"auto-{family}-b{size}-{turn}" for turn in range(setup.sizes.rounds)]
             if not all(map(parts.has, names)):
-                _warmed(ways, setup.requests(family, size))
+                # As long as what is timed: what was learned of another family is no part of this workload.
+                _warmed(ways, setup.requests(family, size), setup.sizes.new_tokens)
             rounds = [(turn, setup.requests(family, size, turn * size)) for turn in range(setup.sizes.rounds)]
             measured = [
                 parts.measured(names[turn], partial(_interleaved, ways, requests, turn))

@@ -32,7 +32,6 @@ class Prompts:
     def enter(self, row: Row) -> None:
         """Give a row the next slot, and copy what is kept of the beginning of its prompt."""
         slots = self._slots
-        slots.settle()
         with self._stopwatch.phase("prefill"):
             slot = len(slots.rows) + len(slots.entering)
             slots.entering.append(row)
@@ -52,7 +51,6 @@ class Prompts:
         it is committed, and its row decodes from now on.
         """
         slots = self._slots
-        slots.settle()
         with self._stopwatch.phase("prefill"):
             first_slot, entering = len(slots.rows), slots.entering
             ids = [
@@ -102,4 +100,6 @@ class Prompts:
             pad_sequence(list(of_rows), batch_first=True)
             for of_rows in (features_TLD.split(counts), final_TD.split(counts), followers)
         )
-        self._slots.tell(first_slot, rows, counts, features_BQLD, final_BQD, next_ids_BQ)
+        self._slots.tell(
+            first_slot, rows, counts, features_BQLD, final_BQD, next_ids_BQ, later=self._slots.adaptive
+        )

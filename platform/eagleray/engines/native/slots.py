@@ -49,6 +49,8 @@ class Slots:
         self.session = draft.source.open_session(max_rows, room) if draft else None
         self.taps = Taps.join(draft.source.tapped_layers if draft else (), capture_layers)
         self._observer = Observer(self.session) if self.session else None
+        self.adaptive = draft is not None and draft.adaptive
+        """Whether the drafter may stay unused for long, so that it hears of prompts when it is to draft."""
         self._max_rows = max_rows
         self._stopwatch = stopwatch
 
@@ -116,8 +118,6 @@ class Slots:
     def release(self) -> list[Row]:
         """Remove finished rows, free their slots and return them."""
         slots = [slot for slot, row in enumerate(self.rows) if row.finish_reason is not None]
-        if slots:
-            self.settle()
         # From the back, so that the last row, which fills the gap, is one that stays.
         return [self._vacate(slot) for slot in reversed(slots)]
 
@@ -125,7 +125,6 @@ class Slots:
         """Remove the row of a request, if it has a slot."""
         for slot, row in enumerate([*self.rows, *self.entering]):
             if row.request.request_id == request_id:
-                self.settle()
                 self._vacate(slot)
                 return
 
@@ -146,8 +145,8 @@ class Slots:
             self.entering.pop()
         last = len(self.rows) + len(self.entering)
         self.cache.reset(last)
-        if self.session is not None:
-            self.session.reset(last)
+        if self._observer is not None:
+            self._observer.reset(last)
         return row
 
     def _move(self, source: int, destination: int) -> None:
@@ -155,5 +154,5 @@ class Slots:
         if source == destination:
             return
         self.cache.move(source, destination)
-        if self.session is not None:
-            self.session.move(source, destination)
+        if self._observer is not None:
+            self._observer.move(source, destination)
