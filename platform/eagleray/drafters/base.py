@@ -182,7 +182,10 @@ class DraftSession(ABC):
 
     @abstractmethod
     def move(self, source: int, destination: int) -> None:
-        """Move the state of row `source` over row `destination` (the engine keeps active rows in front)."""
+        """Move the state of row `source` over row `destination` (the engine keeps active rows in front).
+
+        A row that was never observed may move, too: the engine keeps what a drafter need not know yet.
+        """
 
 
 class DraftSource(ABC):

@@ -156,3 +156,16 @@ def test_a_moved_row_goes_on_and_a_reset_row_starts_over(
     drafted = session.draft(2, depth)
     assert torch.equal(drafted[0], going_on.draft(1, depth)[0])
     assert torch.equal(drafted[1], fresh.draft(1, depth)[0])
+
+
+def test_a_row_that_was_never_observed_may_move(
+    drafter: TrainableDrafter, batch_for: BatchFor, observe: Observe, depth_of: Depth
+) -> None:
+    batch, depth = batch_for(drafter, (3, 16), (3, 16)), depth_of(drafter)
+    session, alone = drafter.open_session(9, 16), drafter.open_session(1, 16)
+    session.move(8, 0)
+    observe(session, batch, {0: (0, 0, 9)})
+    session.move(8, 1)
+    observe(session, batch, {1: (1, 0, 4)})
+    observe(alone, batch, {0: (1, 0, 4)})
+    assert torch.equal(session.draft(2, depth)[1], alone.draft(1, depth)[0])

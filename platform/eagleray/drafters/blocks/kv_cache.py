@@ -81,7 +81,9 @@ class DraftCache:
 
     @torch.inference_mode()  # Like the drafting in which the storage was made.
     def move(self, source: int, destination: int) -> None:
-        """Copy a row over another one."""
+        """Copy a row over another one. A row beyond the storage holds nothing."""
+        if source >= self.keys.shape[1]:
+            return
         self.keys[:, destination] = self.keys[:, source]
         self.values[:, destination] = self.values[:, source]
 

@@ -1,11 +1,11 @@
-"""Telling a drafter what was committed: at once while it drafts, when it is asked to draft while it does not.
+"""Telling a drafter what was committed: at once while it drafts, when it is to draft again while it does not.
 
 A cycle without a draft needs no drafter. What such cycles commit, and prompts that come meanwhile, are kept
-row by row and told together before the next draft; of a row that ends before that the drafter never hears.
+and told together before the next draft; of a row that ends before that the drafter never hears.
 Shapes: Q positions of one row, L tapped layers, D target width; for the others see `drafters/base.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from eagleray.drafters.base import Committed, DraftSession
 
-MOST_HELD = 1024
-"""Positions of a row that are kept untold at most; they hold features."""
+MOST_HELD = 8192
+"""Positions of all rows that are kept untold at most; they hold features."""
 LEAST_FILLED = 0.5
 """Rows are told together if the shortest fills so much of the longest: padding costs what positions do."""
 
@@ -28,14 +28,36 @@ class Piece(NamedTuple):
     next_ids_Q: Tensor
 
 
+class Held(NamedTuple):
+    """What was committed together, and where its rows stand now."""
+
+    slots: list[int | None]
+    """None: the row has ended."""
+    counts: list[int]
+    committed: Committed
+
+    def pieces(self) -> Iterator[tuple[int, Piece]]:
+        """Of each row that is still there."""
+        told = self.committed
+        for place, (slot, count) in enumerate(zip(self.slots, self.counts, strict=True)):
+            if slot is not None:
+                yield (
+                    slot,
+                    Piece(
+                        told.features_BQLD[place, :count],
+                        told.final_BQD[place, :count],
+                        told.next_ids_BQ[place, :count],
+                    ),
+                )
+
+
 class Observer:
     """The session of one running batch, and what it was not told yet."""
 
     def __init__(self, session: DraftSession):
         self._session = session
-        self._held: dict[int, list[Piece]] = {}
-        self._lengths: dict[int, int] = {}
-        """Positions held of each row."""
+        self._held: list[Held] = []
+        self._positions = 0
 
     def tell(self, committed: Committed) -> None:
         """Tell at once, and before that what is held."""
@@ -44,62 +66,60 @@ class Observer:
 
     def hold(self, committed: Committed) -> None:
         """Keep what was committed."""
-        counts = committed.counts_B.tolist()
-        for place, slot in enumerate(committed.rows_B.tolist()):
-            # Copies: a row that stays long must not keep what its neighbours once were.
-            piece = Piece(
-                committed.features_BQLD[place, : counts[place]].clone(),
-                committed.final_BQD[place, : counts[place]].clone(),
-                committed.next_ids_BQ[place, : counts[place]].clone(),
-            )
-            self._held.setdefault(slot, []).append(piece)
-            self._lengths[slot] = self._lengths.get(slot, 0) + counts[place]
-        if max(self._lengths.values()) >= MOST_HELD:
+        self._held.append(Held(committed.rows_B.tolist(), committed.counts_B.tolist(), committed))
+        self._positions += committed.next_ids_BQ.numel()
+        if self._positions >= MOST_HELD:
             self.settle()
 
     def move(self, source: int, destination: int) -> None:
         """Hand what is known and held of one row to another."""
         self._session.move(source, destination)
-        self._forget(destination)
-        if source in self._held:
-            self._held[destination] = self._held.pop(source)
-            self._lengths[destination] = self._lengths.pop(source)
+        self._rename(destination, None)
+        self._rename(source, destination)
 
     def reset(self, slot: int) -> None:
         """Forget a row that has ended."""
         self._session.reset(slot)
-        self._forget(slot)
+        self._rename(slot, None)
 
     def settle(self) -> None:
         """Tell all that is held."""
-        for slots in self._alike():
-            features, final, next_ids = (
-                pad_sequence([torch.cat(parts) for parts in of_rows], batch_first=True)
-                for of_rows in zip(*(zip(*self._held[slot], strict=True) for slot in slots), strict=True)
-            )
-            self._session.observe(
-                Committed(
-                    rows_B=torch.tensor(slots, device=final.device),
-                    features_BQLD=features,
-                    final_BQD=final,
-                    next_ids_BQ=next_ids,
-                    counts_B=torch.tensor([self._lengths[slot] for slot in slots], device=final.device),
-                )
-            )
-        self._held.clear()
-        self._lengths.clear()
+        pieces: dict[int, list[Piece]] = {}
+        for held in self._held:
+            for slot, piece in held.pieces():
+                pieces.setdefault(slot, []).append(piece)
+        self._held, self._positions = [], 0
+        rows = {slot: Piece(*map(torch.cat, zip(*parts, strict=True))) for slot, parts in pieces.items()}
+        for slots in alike({slot: len(row.next_ids_Q) for slot, row in rows.items()}):
+            self._session.observe(_together({slot: rows[slot] for slot in slots}))
 
-    def _forget(self, slot: int) -> None:
-        self._held.pop(slot, None)
-        self._lengths.pop(slot, None)
+    def _rename(self, slot: int, new: int | None) -> None:
+        for held in self._held:
+            if slot in held.slots:
+                held.slots[held.slots.index(slot)] = new
 
-    def _alike(self) -> Iterator[list[int]]:
-        """Slots in groups of about as many positions."""
-        group: list[int] = []
-        for slot in sorted(self._lengths, key=self._lengths.__getitem__):
-            if group and self._lengths[group[0]] < LEAST_FILLED * self._lengths[slot]:
-                yield group
-                group = []
-            group.append(slot)
-        if group:
+
+def alike(lengths: Mapping[int, int]) -> Iterator[list[int]]:
+    """Rows in groups of about the same length."""
+    group: list[int] = []
+    for slot in sorted(lengths, key=lengths.__getitem__):
+        if group and lengths[group[0]] < LEAST_FILLED * lengths[slot]:
             yield group
+            group = []
+        group.append(slot)
+    if group:
+        yield group
+
+
+def _together(rows: Mapping[int, Piece]) -> Committed:
+    features, final, next_ids = (
+        pad_sequence(list(of_rows), batch_first=True) for of_rows in zip(*rows.values(), strict=True)
+    )
+    counts = [len(row.next_ids_Q) for row in rows.values()]
+    return Committed(
+        rows_B=torch.tensor([*rows], device=final.device),
+        features_BQLD=features,
+        final_BQD=final,
+        next_ids_BQ=next_ids,
+        counts_B=torch.tensor(counts, device=final.device),
+    )

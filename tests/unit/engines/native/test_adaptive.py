@@ -7,7 +7,8 @@ import torch
 
 from eagleray.drafters.base import Committed, DraftSession
 from eagleray.engines.base import DraftSetting
-from eagleray.engines.native.observing import MOST_HELD, Observer
+from eagleray.engines.native import observing
+from eagleray.engines.native.observing import Observer
 from eagleray.speculation.config import SamplingConfig, TreeSetting
 from eagleray.speculation.depth import DepthChooser
 
@@ -170,10 +171,11 @@ def test_a_long_prompt_is_not_told_padded_to_rows_of_one_token():
     assert session.told == {0: [0], 1: [0], 3: list(range(9))}
 
 
-def test_no_more_is_held_than_memory_was_meant_for():
+def test_no_more_is_held_than_memory_was_meant_for(monkeypatch):
     session = Recording()
     observer = Observer(session)
-    for token in range(2 * MOST_HELD + 1):
-        observer.hold(committed([0], token))
+    monkeypatch.setattr(observing, "MOST_HELD", 8)
+    for token in range(9):
+        observer.hold(committed([0, 1], token))
     assert session.calls == 2
-    assert session.told[0] == list(range(2 * MOST_HELD))
+    assert session.told[0] == session.told[1] == list(range(8))
