@@ -21,6 +21,7 @@ from ray.data import ActorPoolStrategy, DataContext
 from ray.data.context import AutoscalingConfig
 from ray.exceptions import RayError
 
+from eagleray.cluster.own_gpus import hide_other_gpus
 from eagleray.corpus.chat import ChatTemplate
 from eagleray.corpus.journal import JournalEntry
 from eagleray.corpus.manifest import ContentKey, Manifest, fold_journal, open_manifest, sweep_dataset
@@ -139,6 +140,7 @@ class DistilActor:
     """Gives one `ShardDistiller` a process of the actor pool."""
 
     def __init__(self, work: DistilWork):
+        hide_other_gpus()
         self.work = work
 
     @cached_property

@@ -9,6 +9,7 @@ from ray.exceptions import RayActorError
 from ray.util import ActorPool
 
 from eagleray.cluster.context import RunContext
+from eagleray.cluster.own_gpus import hide_other_gpus
 from eagleray.cluster.stage import StageOutcome
 from eagleray.corpus.chat import ChatTemplate, TemplateArguments, render_prompts
 from eagleray.corpus.prompt import Prompt
@@ -62,6 +63,7 @@ class EvaluationActor:
     """Gives one `Bench` a process."""
 
     def __init__(self, work: EvaluationWork, prompts: Sequence[Prompt]):
+        hide_other_gpus()
         folder = resolve_target(work.target)
         engine = build_engine(work.engine, folder, work.target.dtype)
         sources = load_sources(work.drafters, work.baselines, engine.decoder.heads)

@@ -9,6 +9,7 @@ import ray.serve as serve
 from ray.serve import Application
 from starlette.applications import Starlette
 
+from eagleray.cluster.own_gpus import hide_other_gpus
 from eagleray.errors import ClusterError, EngineError
 from eagleray.monitoring.catalogue import SERVING
 from eagleray.monitoring.ray_metrics import RayMetrics
@@ -30,6 +31,7 @@ class EngineReplica:
     """Gives one service a process and Serve's HTTP."""
 
     def __init__(self, config: ServeConfig):
+        hide_other_gpus()
         self.service = open_service(config)
         context = serve.get_replica_context()
         tags = {"application": context.app_name, "replica": context.replica_tag}

@@ -10,6 +10,7 @@ from eagleray.cluster.context import run_root
 from eagleray.cluster.crew import Crew
 from eagleray.cluster.evaluate import load_sources
 from eagleray.cluster.measuring import MeasuringWork, open_regime, open_scale, target_facts
+from eagleray.cluster.own_gpus import hide_other_gpus
 from eagleray.corpus.chat import (
     ChatTemplate,
     RenderedPrompt,
@@ -77,6 +78,7 @@ class ServingActor:
     """Holds the target and every drafter, and measures points."""
 
     def __init__(self, work: ServingWork, workloads: Mapping[str, Sequence[Prompt]]):
+        hide_other_gpus()
         folder = resolve_target(work.target)
         self.work = work
         self.engine = build_engine(work.engine, folder, work.target.dtype)

@@ -15,6 +15,7 @@ import torch
 from eagleray.cluster.context import run_root
 from eagleray.cluster.crew import Crew
 from eagleray.cluster.measuring import MeasuringWork, open_regime, open_scale, target_facts
+from eagleray.cluster.own_gpus import hide_other_gpus
 from eagleray.cluster.sweep import SweepListener, SweepProgress, missing, read_workloads
 from eagleray.corpus.chat import ChatTemplate, render_prompts
 from eagleray.corpus.dataset import read_dataset
@@ -107,6 +108,7 @@ class TrainingActor:
     """Trains rungs and measures what came of them."""
 
     def __init__(self, work: TrainingWork, prompts: Sequence[Prompt]):
+        hide_other_gpus()
         # As in training workers: denormal numbers make CPUs slow.
         torch.set_flush_denormal(True)
         folder = resolve_target(work.target)
