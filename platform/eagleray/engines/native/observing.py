@@ -57,7 +57,6 @@ class Observer:
     def __init__(self, session: DraftSession):
         self._session = session
         self._held: list[Held] = []
-        self._positions = 0
 
     def tell(self, committed: Committed) -> None:
         """Tell at once, and before that what is held."""
@@ -67,8 +66,7 @@ class Observer:
     def hold(self, committed: Committed) -> None:
         """Keep what was committed."""
         self._held.append(Held(committed.rows_B.tolist(), committed.counts_B.tolist(), committed))
-        self._positions += committed.next_ids_BQ.numel()
-        if self._positions >= MOST_HELD:
+        if sum(held.committed.next_ids_BQ.numel() for held in self._held) >= MOST_HELD:
             self.settle()
 
     def move(self, source: int, destination: int) -> None:
@@ -81,6 +79,7 @@ class Observer:
         """Forget a row that has ended."""
         self._session.reset(slot)
         self._rename(slot, None)
+        self._held = [held for held in self._held if any(one is not None for one in held.slots)]
 
     def settle(self) -> None:
         """Tell all that is held."""
@@ -88,7 +87,7 @@ class Observer:
         for held in self._held:
             for slot, piece in held.pieces():
                 pieces.setdefault(slot, []).append(piece)
-        self._held, self._positions = [], 0
+        self._held = []
         rows = {slot: Piece(*map(torch.cat, zip(*parts, strict=True))) for slot, parts in pieces.items()}
         for slots in alike({slot: len(row.next_ids_Q) for slot, row in rows.items()}):
             self._session.observe(_together({slot: rows[slot] for slot in slots}))
