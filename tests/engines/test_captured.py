@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from eagleray.corpus.chat import ChatTemplate
-from eagleray.corpus.manifest import ContentKey
 from eagleray.corpus.prompt import Message, Prompt
 from eagleray.corpus.sample import Sample
 from eagleray.corpus.shards import read_shard
@@ -23,7 +22,6 @@ from eagleray.engines.base import GenerationRequest
 from eagleray.engines.vllm.config import VllmConfig
 from eagleray.engines.vllm.engine import VllmEngine
 from eagleray.errors import EngineError
-from eagleray.speculation.config import GREEDY
 from eagleray.targets.decoder import TargetDecoder
 from eagleray.targets.embedded import prepare_embedded
 from eagleray.targets.feature_store import FeatureStore
@@ -34,6 +32,7 @@ from eagleray.training.feature_audit import FeatureAudit, relative_errors
 from eagleray.training.features import ColocatedFeatures, FeatureSource, StoredFeatures
 from eagleray.training.optimizer import DrafterOptimizer
 from eagleray.training.rows import first_row
+from tests.unit.conftest import KEY as OTHER_KEY
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]
 
@@ -43,25 +42,7 @@ WORST_RELATIVE_ERROR = 1e-4
 """Of a position, in float32: kernels differ in the order of their sums alone."""
 LEAST_COSINE = 0.999
 TRAINING_STEPS = 6
-KEY = ContentKey(
-    encoder_version=1,
-    prompts_hash="p",
-    target_hash="t",
-    tokenizer_hash="k",
-    template_hash="c",
-    template_arguments={},
-    answers="regenerate",
-    supervised_turns="all",
-    supervised_thinking=True,
-    engine="vllm",
-    dtype="float32",
-    sampling=GREEDY,
-    samples_per_prompt=1,
-    by_category={},
-    max_new_tokens=32,
-    rows_per_shard=8,
-    window_prompts=8,
-)
+KEY = OTHER_KEY.model_copy(update={"engine": "vllm", "max_new_tokens": 32, "rows_per_shard": 8})
 QUESTIONS = ("What is the capital of France?", "Say hi.", "Write a Python function that adds two numbers.")
 
 
