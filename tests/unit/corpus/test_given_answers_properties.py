@@ -58,7 +58,7 @@ def _prompt(turns: list[Message]) -> Prompt:
 @pytest.mark.parametrize(("family", "arguments"), FAMILIES)
 @pytest.mark.parametrize("turns", ["all", "last"])
 @given(texts=CONVERSATIONS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_learnt_ids_decode_to_the_answers(
     open_chat: Any, family: str, arguments: dict[str, Any], turns: Any, texts: list[str]
 ) -> None:
@@ -78,7 +78,7 @@ def test_learnt_ids_decode_to_the_answers(
 
 @pytest.mark.parametrize(("family", "arguments"), FAMILIES)
 @given(texts=CONVERSATIONS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_every_sequence_is_requests_answers_and_nothing_else_is_learnt(
     open_chat: Any, family: str, arguments: dict[str, Any], texts: list[str]
 ) -> None:
@@ -97,7 +97,7 @@ THOUGHTS = TEXTS.filter(lambda text: text.strip() and "think>" not in text)
 
 
 @given(thoughts=st.tuples(THOUGHTS, THOUGHTS), answers=st.tuples(TEXTS, TEXTS), learn_thoughts=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_thoughts_are_learnt_whole_or_not_at_all(
     open_chat: Any, thoughts: tuple[str, str], answers: tuple[str, str], learn_thoughts: bool
 ) -> None:
@@ -129,7 +129,7 @@ ARGUMENTS = st.dictionaries(st.text("ab \u00e9\U0001f308", max_size=3), TEXTS | 
 
 @pytest.mark.parametrize("family", ["llama3", "mistral", "qwen3"])
 @given(arguments=ARGUMENTS, result=TEXTS, answer=TEXTS, same=st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_calls_and_answers_are_learnt_and_results_never(
     open_chat: Any, family: str, arguments: dict[str, Any], result: str, answer: str, same: bool
 ) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eagleray.corpus.prompt import Prompt, user_prompt
@@ -28,7 +28,6 @@ def numbers(prompts: list[Prompt]) -> list[int]:
     return [int(one.messages[0].content.split(" ")[0]) for one in prompts]
 
 
-@settings(deadline=None)
 @given(start=st.integers(0, ROWS + 5), length=st.integers(0, 40))
 def test_a_range_of_rows_is_read_wherever_it_begins(table: PromptTable, start: int, length: int) -> None:
     assert numbers(table.read(start, start + length)) == list(range(start, min(start + length, ROWS)))

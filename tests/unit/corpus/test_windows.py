@@ -1,6 +1,6 @@
 """Windows of long samples: everything is learnt once, behind enough context."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eagleray.corpus.windows import CONTEXT_SHARE, Window, cut_windows
@@ -18,7 +18,6 @@ def positions(spans: tuple[tuple[int, int], ...]) -> list[int]:
     return [position for start, end in spans for position in range(start, end)]
 
 
-@settings(deadline=None)
 @given(sample=samples(), max_length=st.integers(8, 60))
 def test_every_supervised_token_is_taught_once_unless_it_is_the_first_and_ends_a_window(
     sample: tuple[int, tuple[tuple[int, int], ...]], max_length: int
@@ -33,7 +32,6 @@ def test_every_supervised_token_is_taught_once_unless_it_is_the_first_and_ends_a
         assert set(range(start, end)) - set(taught) <= {start}
 
 
-@settings(deadline=None)
 @given(sample=samples(), max_length=st.integers(8, 60))
 def test_windows_fit_and_what_they_teach_stands_behind_context(
     sample: tuple[int, tuple[tuple[int, int], ...]], max_length: int
@@ -47,7 +45,6 @@ def test_windows_fit_and_what_they_teach_stands_behind_context(
         assert window.anchors >= 1
 
 
-@settings(deadline=None)
 @given(sample=samples(), max_length=st.integers(2, 200))
 def test_a_clip_is_the_beginning_and_a_short_sample_is_one_window_both_ways(
     sample: tuple[int, tuple[tuple[int, int], ...]], max_length: int

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eagleray.corpus.prompt import Prompt, user_prompt
@@ -20,7 +20,6 @@ plans = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(plan=plans, lengths=st.randoms(use_true_random=False))
 def test_every_prompt_is_in_one_shard_of_its_window_and_no_shard_is_empty_or_too_large(
     tmp_path_factory: pytest.TempPathFactory, plan: ShardPlan, lengths: object
@@ -37,7 +36,6 @@ def test_every_prompt_is_in_one_shard_of_its_window_and_no_shard_is_empty_or_too
         assert {one.messages[0].content for one in job.prompts} <= set(texts[start:stop])
 
 
-@settings(deadline=None)
 @given(plan=plans, chosen=st.randoms(use_true_random=False))
 def test_a_shard_is_the_same_whatever_else_is_made(
     tmp_path_factory: pytest.TempPathFactory, plan: ShardPlan, chosen: object
@@ -63,7 +61,6 @@ def test_length_counts_every_turn_and_the_given_answer() -> None:
     assert prompt_characters(prompt("four")) == 4
 
 
-@settings(deadline=None)
 @given(shards=st.lists(st.integers(0, 10**6), unique=True, max_size=400), workers=st.integers(1, 9))
 def test_groups_cover_the_shards_in_order_and_shrink(shards: list[int], workers: int) -> None:
     groups = group_shards(shards, workers)

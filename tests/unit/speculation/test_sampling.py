@@ -64,7 +64,7 @@ def test_every_row_has_its_own_settings():
 logits_of_rows = st.lists(st.integers(-6, 6), min_size=2, max_size=8)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     logits_of_rows,
     st.floats(0.1, 3.0),
@@ -87,7 +87,7 @@ def test_what_is_kept_is_a_run_of_the_likeliest_tokens_in_the_targets_proportion
     torch.testing.assert_close(filtered_V[kept_V], unfiltered_V[kept_V] / unfiltered_V[kept_V].sum())
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(logits_of_rows, st.floats(0, 1, exclude_max=True))
 def test_a_temperature_near_zero_is_greedy(logits, uniform):
     logits_11V = torch.tensor([[logits]], dtype=torch.float32)
@@ -108,7 +108,7 @@ def test_a_draw_inverts_the_cumulative_sum():
     assert draw(weights * 7, uniforms.double()).tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.lists(st.sampled_from([0.0, 1e-12, 0.1, 0.3, 1.0]), min_size=1, max_size=9).filter(any),
     st.floats(0, 1, exclude_max=True) | st.just(math.nextafter(1, 0)),

@@ -4,7 +4,7 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eagleray.speculation.sampling import draw
@@ -91,7 +91,6 @@ random_trees = st.integers(0, 9).flatmap(
 )
 
 
-@settings(deadline=None)
 @given(random_trees, st.integers(0, 3))
 def test_a_walk_from_node_to_node_commits_the_same(case, padding):
     """Siblings of the same token may differ below; no other path of the target's tokens is longer."""
@@ -115,7 +114,6 @@ def test_a_walk_from_node_to_node_commits_the_same(case, padding):
         assert ids[following - 1] == target[position]
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 6).flatmap(
         lambda k: st.tuples(

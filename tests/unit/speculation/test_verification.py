@@ -8,7 +8,7 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from eagleray.speculation.config import TypicalAcceptance
@@ -52,7 +52,6 @@ def test_an_empty_slot_ends_the_draft():
     assert verify([[1, -1, -1]], [[1, 2, 3, 4]])[0] == [1]
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 6).flatmap(
         lambda k: st.tuples(*[st.lists(st.integers(0, 2), min_size=n, max_size=n) for n in (k, k + 1)])

@@ -13,7 +13,7 @@ def plan(count: int, size: int, *, window: int = 1, seed: int = 0) -> BatchPlan:
 
 
 @given(st.integers(4, 40), st.integers(1, 4), st.integers(1, 5), st.integers(0, 3))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_an_epoch_takes_each_sequence_at_most_once(count: int, size: int, window: int, seed: int) -> None:
     made = plan(count, size, window=window, seed=seed)
     for epoch in range(2):

@@ -20,7 +20,7 @@ def test_the_next_row_begins_where_a_sample_does_not_fit() -> None:
 
 
 @given(LENGTHS, st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_micro_batch_fits_its_rows_and_its_padding_is_bounded(lengths: list[int], rows: int) -> None:
     batches = pack_micro_batches(lengths, ROOM, rows)
     assert list(chain.from_iterable(batches)) == list(range(len(lengths)))
@@ -31,7 +31,7 @@ def test_a_micro_batch_fits_its_rows_and_its_padding_is_bounded(lengths: list[in
 
 
 @given(LENGTHS, st.integers(1, 4), st.integers(1, 40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_split_micro_batch_still_fits(lengths: list[int], rows: int, count: int) -> None:
     cut = split_into(pack_micro_batches(lengths, ROOM, rows), min(count, len(lengths)))
     assert len(cut) >= min(count, len(lengths))

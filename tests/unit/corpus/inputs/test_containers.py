@@ -178,7 +178,7 @@ JSON = st.recursive(
 
 
 @given(rows=st.lists(JSON, max_size=8), chunk=st.integers(1, 40), indent=st.none() | st.integers(0, 2))
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_a_json_array_is_the_same_however_it_arrives(rows: list[Any], chunk: int, indent: int | None) -> None:
     class Drip(io.RawIOBase):
         """Gives a few bytes at a time, so that elements and characters are torn."""
