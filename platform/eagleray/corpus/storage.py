@@ -81,16 +81,29 @@ def open_storage(address: str | Path) -> Storage:
     """
     if "://" not in str(address):
         return LocalFolder(Path(address))
-    try:
-        filesystem, base = fs.FileSystem.from_uri(str(address))
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            f"Storage address {address} cannot be opened: {error}. Expected a path or an address such as "
-            "s3://bucket/folder. Change distil.dataset."
-        ) from None
+    filesystem, base = open_filesystem(str(address), "distil.dataset")
     if isinstance(filesystem, fs.LocalFileSystem):
         return LocalFolder(Path(base))
     return RemoteFolder(filesystem, base, str(address))
+
+
+def open_filesystem(address: str, setting: str) -> tuple[fs.FileSystem, str]:
+    """The file system of an address, and the folder as that spells it.
+
+    Args:
+        setting: What named the address, for the message.
+
+    Raises:
+        DataError: The address is not one that pyarrow understands, or its store cannot be reached.
+    """
+    try:
+        filesystem, base = fs.FileSystem.from_uri(address)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(
+            f"Storage address {address} cannot be opened: {error}. Expected a path or an address such as "
+            f"s3://bucket/folder. Change {setting}."
+        ) from None
+    return filesystem, base
 
 
 class LocalFolder:

@@ -1,8 +1,9 @@
 """Checkpoints copied to a storage address beside the training, for the day its machines are gone.
 
-A checkpoint there is whole or not used: its marker is uploaded last, and the hashes in it are checked after a
-download. What the run has pruned is pruned there too. An upload that fails is tried again, then left to the
-next checkpoint: storage that is away costs a warning and never the training.
+A checkpoint there is whole or not used: its marker is uploaded last, and the hashes in it are checked after
+a download. Files are streamed, as a large one does not fit into memory once more. What the run has pruned is
+pruned there too. An upload that fails is tried again, then left to the next checkpoint: storage that is away
+costs a warning and never the training.
 """
 
 import logging
@@ -14,8 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import fs
 
-from eagleray.corpus.storage import ATOMIC_STORES
-from eagleray.errors import ArtifactError, ConfigError
+from eagleray.corpus.storage import ATOMIC_STORES, open_filesystem
+from eagleray.errors import ArtifactError
 from eagleray.training.checkpoint import MARKER, STATE, CheckpointFolder, find_defect
 from eagleray.training.state import TrainingState
 
@@ -32,17 +33,11 @@ class CheckpointMirror:
         address: A folder as pyarrow spells it, such as `s3://bucket/run/eagle3`.
 
     Raises:
-        ConfigError: pyarrow does not understand the address.
+        DataError: The address is not one that pyarrow understands, or its store cannot be reached.
     """
 
     def __init__(self, address: str):
-        try:
-            self._filesystem, self._base = fs.FileSystem.from_uri(address)
-        except (OSError, pa.ArrowException) as error:
-            raise ConfigError(
-                f"training.mirror leads to {address}, which cannot be opened: {error}. Expected an address "
-                "such as s3://bucket/folder or file:///backup."
-            ) from None
+        self._filesystem, self._base = open_filesystem(address, "training.mirror")
         self.address = address
         self.missed = 0
         """Uploads given up so far."""

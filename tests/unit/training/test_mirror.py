@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eagleray.errors import ArtifactError, ConfigError
+from eagleray.errors import ArtifactError, DataError
 from eagleray.training import mirror as module
 from eagleray.training.checkpoint import MARKER, WEIGHTS, Checkpoint, CheckpointFolder, load_checkpoint
 from eagleray.training.checkpoint_writer import CheckpointWriter
@@ -139,7 +139,7 @@ def test_checkpoints_that_overtake_an_upload_are_not_lost(
 
 
 def test_an_address_that_leads_nowhere_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"training\.mirror leads to nothing://x"):
+    with pytest.raises(DataError, match=r"nothing://x cannot be opened.*Change training\.mirror"):
         CheckpointMirror("nothing://x")
 
 
