@@ -73,7 +73,7 @@ def main(
         bool, typer.Option("--fresh", help="Measure anew what an earlier start finished.")
     ] = False,
 ) -> None:
-    """Measure the engine and write runs/bench/engine.json. About 10 minutes on an idle core."""
+    """Measure the engine and write runs/bench/engine.json. About 12 minutes on an idle core."""
     if fresh:
         shutil.rmtree(WORK, ignore_errors=True)
     sizes = Sizes(prompts=prompts, rounds=rounds, new_tokens=new_tokens, threads=threads, depth=depth)

@@ -28,6 +28,10 @@ from eagleray.targets.config import TargetConfig
 from jobs import console
 from jobs.bench import BENCH_FOLDER, Figure, exact, ratio_figure, write_bench
 
+if TYPE_CHECKING:
+    from eagleray.targets.decoder import TargetDecoder
+    from eagleray.training.features import Captured
+
 DECODE_LIMIT_TOKENS = 96
 """The limit under which the answers were emitted."""
 
@@ -71,10 +75,6 @@ class Outcome(Settings):
     draft_rows: list[tuple[float, float]]
     """Per timed prompt: seconds of one draft, seconds of one plain target step."""
 
-
-if TYPE_CHECKING:
-    from eagleray.targets.decoder import TargetDecoder
-    from eagleray.training.features import Captured
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

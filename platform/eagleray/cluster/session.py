@@ -12,8 +12,6 @@ LOCAL_ENVIRONMENT = {
     # Without these, behaviour depends on a token file that an earlier Ray may have left in $HOME.
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Keeps the GPU variables of actors that ask for no GPU as they are.
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # Workers at nice 15 lose their core to every other process of a laptop some hundred times a second.
     "RAY_worker_niceness": "0",
 }

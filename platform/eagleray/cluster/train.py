@@ -47,6 +47,7 @@ from eagleray.corpus.packed import PackedSamples, pack
 from eagleray.corpus.sample import Sample
 from eagleray.drafters.catalog import build_trainable_drafter
 from eagleray.drafters.folder import drafter_hash, export_drafter
+from eagleray.engines.catalog import native_device
 from eagleray.errors import EagleRayError
 from eagleray.files import write_json_atomically
 from eagleray.monitoring.memory import peak_rss_bytes
@@ -186,7 +187,7 @@ def run_gate(work: TrainWork, samples: list[Sample]) -> tuple[GateOutcome, Memor
     Returns:
         What the gate saw, what a rank's memory will hold by a step that was run, and the device's bytes.
     """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = native_device()
     decoder = TargetDecoder.load(resolve_target(work.target), getattr(torch, work.target.dtype), device)
     torch.manual_seed(work.training.seed)
     drafter = build_trainable_drafter(

@@ -10,7 +10,6 @@ from eagleray.engines.config import DistilEngineConfig, EngineConfig, ServedEngi
 from eagleray.engines.native.config import NativeEngineConfig
 from eagleray.engines.openai.config import OpenAIEngineConfig
 from eagleray.engines.replay.config import ReplayEngineConfig
-from eagleray.engines.sglang.config import SglangConfig
 from eagleray.engines.vllm.config import VllmConfig
 from eagleray.errors import EngineError
 
@@ -101,7 +100,7 @@ def engine_version(config: DistilEngineConfig | ServedEngineConfig) -> str:
     Raises:
         EngineError: The environment does not hold the engine, or nobody answers at its address.
     """
-    if isinstance(config, VllmConfig | SglangConfig):
+    if isinstance(config, ServedEngineConfig):
         from eagleray.engines.installed import Installed
 
         return f"{config.name} {Installed.find(config.environment, config.name).version}"

@@ -5,6 +5,8 @@ from typing import Literal, Protocol
 
 import torch
 
+from eagleray.engines.catalog import native_device
+
 
 class ReferenceModel(Protocol):
     """Completes one prompt greedily, without a drafter."""
@@ -23,7 +25,7 @@ class TransformersReference:
 
         disable_progress_bar()
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype))
-        self.model = model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+        self.model = model.to(native_device()).eval()
 
     @torch.inference_mode()
     def generate(self, prompt_ids: tuple[int, ...], max_new_tokens: int) -> tuple[int, ...]:

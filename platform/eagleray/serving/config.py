@@ -8,8 +8,6 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from eagleray.drafters.prompt_lookup.config import PromptLookupConfig
 from eagleray.engines.config import EngineConfig, ServedEngineConfig
 from eagleray.engines.native.config import NativeEngineConfig
-from eagleray.engines.sglang.config import SglangConfig
-from eagleray.engines.vllm.config import VllmConfig
 from eagleray.settings import Settings
 from eagleray.speculation.config import TreeSetting, TypicalAcceptance
 from eagleray.targets.config import TargetConfig
@@ -216,7 +214,7 @@ class ServeConfig(Settings):
 
     @model_validator(mode="after")
     def _one_dtype(self) -> "ServeConfig":
-        if isinstance(self.engine, VllmConfig | SglangConfig):
+        if isinstance(self.engine, ServedEngineConfig):
             told = self.target.dtype
             if "dtype" in self.target.model_fields_set and told != self.engine.dtype:
                 raise ValueError(

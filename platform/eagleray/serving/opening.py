@@ -11,8 +11,6 @@ from eagleray.drafters.folder import drafter_hash
 from eagleray.engines.catalog import build_engine, engine_version, settings_in_use
 from eagleray.engines.config import EngineConfig, ServedEngineConfig
 from eagleray.engines.managed.engine import ManagedEngine, window_tokens
-from eagleray.engines.sglang.config import SglangConfig
-from eagleray.engines.vllm.config import VllmConfig
 from eagleray.errors import ConfigError
 from eagleray.evaluation.regime import describe_machine
 from eagleray.serving.config import DraftConfig, ServeConfig, why_not_drafted
@@ -48,7 +46,7 @@ def open_service(config: ServeConfig) -> Service:
         "target_hash": target_hash(folder),
         "template_hash": template_hash(chat),
     }
-    if isinstance(config.engine, VllmConfig | SglangConfig):
+    if isinstance(config.engine, ServedEngineConfig):
         regime["dtype"] = config.engine.dtype
         opened, window = _managed(config.engine, config.engine_logs, folder, chat)
     else:

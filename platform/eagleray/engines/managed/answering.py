@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Iterable
+from http import HTTPStatus
 from itertools import accumulate
 from typing import Any
 
@@ -18,7 +19,6 @@ from eagleray.engines.process import ServerProcess
 from eagleray.engines.served import StepCounts
 from eagleray.speculation.acceptance import Cycle, cut_cycles
 
-BAD_REQUEST = 400
 SETTLE_S = 3.0
 SHOWN_CHARACTERS = 500
 """Length to which a server's own words are cut."""
@@ -88,10 +88,10 @@ class ManagedAnswering:
         reason: str | None = None
         counts: StepCounts | None = None
         async with self._session.post(self._server.url + self._dialogue.path, json=body) as response:
-            if response.status != 200:
+            if response.status != HTTPStatus.OK:
                 said = (await response.text())[:SHOWN_CHARACTERS]
                 told = f"{self._server.name} refused a request with HTTP {response.status}: {said}"
-                if not (refused := response.status == BAD_REQUEST):
+                if not (refused := response.status == HTTPStatus.BAD_REQUEST):
                     await self._settled()
                 return FailedRequest(request_id=request.request_id, reason=told, refused=refused)
             async for content in _contents(response):
