@@ -3,17 +3,24 @@
 Requests run in lanes, each a stream of the engine: one a drafter, while a new one is tried beside the old.
 
 The thread is the only one that touches the engine. It sleeps while nothing is unfinished; between two
-cycles it takes in what was asked of it meanwhile.
+cycles it takes in what was asked of it meanwhile. Awakened, it waits a moment for others: clients that were
+answered together ask together again, and prompts that are run one by one cost a forward each.
 """
 
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from eagleray.engines.base import FailedRequest, Generation, GenerationRequest, RequestStream
 from eagleray.errors import EngineError
+
+PATIENCE = 0.1
+"""How long to wait for one more request before the first of them run, in cycles of the engine."""
+LONGEST_PATIENCE = 1.0
+"""How long to wait for all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +69,8 @@ class EngineLoop:
         self._closing = False
         self._lock = threading.Lock()
         self._progressed_s = time.monotonic()
+        self._cycle_s = 0.0
+        """What the last cycle took."""
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -129,17 +138,28 @@ class EngineLoop:
 
     def _take_commands(self) -> bool:
         """Do what was asked for, waiting while there is nothing else to do. False to end."""
+        slept = not any(self._busy())
         while not self._closing and not any(self._busy()):
             self._commands.get()()
             self._let_go()
+        if slept:
+            self._wait_for_others()
         while not self._closing and not self._commands.empty():
             self._commands.get()()
         return not self._closing
+
+    def _wait_for_others(self) -> None:
+        """Do what is asked for as long as one request follows another."""
+        latest_s = time.monotonic() + LONGEST_PATIENCE * self._cycle_s
+        with suppress(queue.Empty):
+            while not self._closing and (left_s := latest_s - time.monotonic()) > 0.0:
+                self._commands.get(timeout=min(left_s, PATIENCE * self._cycle_s))()
 
     def _busy(self) -> Iterator[RequestStream]:
         return (stream for stream in self._lanes.values() if stream.unfinished)
 
     def _cycle(self) -> None:
+        began_s = time.monotonic()
         for stream in list(self._busy()):
             before = stream.delivered_tokens
             outcomes = stream.advance()
@@ -148,6 +168,7 @@ class EngineLoop:
             updates = self._news(stream) + [self._end(outcome) for outcome in outcomes]
             if updates:
                 self._deliver(updates)
+        self._cycle_s = time.monotonic() - began_s
         self._let_go()
 
     def _let_go(self) -> None:

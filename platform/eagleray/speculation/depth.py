@@ -2,12 +2,12 @@
 
 Both halves are measured while decoding: what a cycle of each depth costs with so many rows, and how often
 each slot is accepted. Depths that were not tried lie between those that were. What looks worse is tried
-again, ever more rarely, so that a drafter gets another chance when the prompts change, and plain decoding
-when the machine does. No clock here: the caller times its cycles.
+again, ever more rarely and within a budget of time, so that a drafter gets another chance when the prompts
+change, and plain decoding when the machine does. No clock here: the caller times its cycles.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -17,14 +17,18 @@ from eagleray.speculation.costs import expected_tokens
 MARGIN = 1.03
 """A depth replaces the current one only if it promises this many times its rate."""
 
-LEAST_GAIN = 1.05
+LEAST_GAIN = 1.1
 """Drafting that does not promise this many times the rate of plain decoding is left alone: times are
-measured with an error, and answers that end soon use less of a draft than is expected."""
+measured with an error, a drafter has also to read prompts, and answers that end soon use less of a draft than
+is expected."""
+
+TRIAL_SHARE = 0.01
+"""Most of the time that may be lost by trying other depths than the chosen one, once each was tried."""
 
 _COST_SAMPLES = 12
 _FIRST_SAMPLES = 2
 _FORGET = 0.96
-"""What a cycle of a row counts less than the one after it: some 25 of them are remembered."""
+"""What a cycle counts less than the one after it: some 25 of them are remembered."""
 _FIRST_PROBE = 16
 """Cycles until another depth is tried; doubled while that changes nothing."""
 _RAREST_PROBE, _RAREST_CHECK = 256, 64
@@ -71,6 +75,8 @@ class DepthChooser:
         self.deepest = deepest
         self._acceptance = _Acceptance(deepest)
         self._by_rows: dict[int, _Costs] = {}
+        self._owed_s = 0.0
+        """Lost by trials, and not yet made up for by the time since."""
         # Depths that are timed; others are interpolated.
         self._timed = sorted({0, 1, deepest} | ({deepest // 2} if deepest > 3 else set()))
 
@@ -81,28 +87,35 @@ class DepthChooser:
             return costs.untimed.pop()
         self._revise(costs)
         costs.since_probe += 1
-        if costs.since_probe < costs.probe_after:
+        if not costs.promising and (costs.since_probe < costs.probe_after or self._owed_s > 0.0):
             return costs.depth
         return self._probe(costs)
 
-    def record(self, rows: int, depth: int, cycle_s: float, cycles: Iterable[Cycle]) -> None:
+    def record(
+        self, rows: int, depth: int, cycle_s: float, cycles: Iterable[Cycle], *, told_s: float = 0.0
+    ) -> None:
         """Take in a cycle: the depth that `next_depth` gave, its seconds, and the counts of its rows.
 
         A drafter that had nothing to propose has run a plain cycle, and is timed as such.
+
+        Args:
+            told_s: Seconds before it in which the drafter was told what it had missed.
         """
         costs = self._costs(rows)
         cycles = list(cycles)
         costs.time(max(cycle.drafted for cycle in cycles), cycle_s)
+        delivered = sum(cycle.delivered for cycle in cycles)
+        if costs.probing:
+            costs.probing = False
+            self._owed_s += told_s + cycle_s - delivered / (len(cycles) * self._rate(costs, costs.depth))
+        self._owed_s = max(0.0, self._owed_s - TRIAL_SHARE * cycle_s)
         if depth == 0:
             return
         drafted = any(cycle.drafted for cycle in cycles)
         costs.drafting = costs.drafting * _FORGET + (1.0 - _FORGET) * drafted
-        for cycle in cycles:
-            self._acceptance.record(cycle)
-        paid = sum(cycle.delivered for cycle in cycles) / cycle_s > rows / costs.cycle_s(0)
-        if costs.depth == 0 and paid:
-            # A try that succeeded is worth another one at once.
-            costs.since_probe = costs.probe_after = _FIRST_PROBE
+        self._acceptance.record(cycles)
+        # A try that succeeded is worth another one at once.
+        costs.promising = costs.depth == 0 and delivered / cycle_s > len(cycles) / costs.cycle_s(0)
 
     def choice(self, rows: int) -> DepthChoice | None:
         """The current depth for so many rows; None until every depth that is timed has been tried."""
@@ -142,12 +155,13 @@ class DepthChooser:
             best = 0
         if best != costs.depth and (best == 0 or rates[best] > MARGIN * rates[costs.depth]):
             costs.depth = best
-            costs.since_probe, costs.probe_after = 0, _FIRST_PROBE
+            costs.since_probe, costs.probe_after, costs.promising = 0, _FIRST_PROBE, False
 
     def _probe(self, costs: "_Costs") -> int:
         """Try the best of the depths on the other side of drafting or not; next time, later."""
-        costs.since_probe = 0
-        costs.probe_after = min(2 * costs.probe_after, _RAREST_CHECK if costs.depth else _RAREST_PROBE)
+        later = _FIRST_PROBE if costs.promising else 2 * costs.probe_after
+        costs.since_probe, costs.promising, costs.probing = 0, False, True
+        costs.probe_after = min(later, _RAREST_CHECK if costs.depth else _RAREST_PROBE)
         if costs.depth > 0 and costs.probed_deeper:
             costs.probed_deeper = False
             return 0
@@ -169,7 +183,11 @@ class _Costs:
     depth: int = 0
     since_probe: int = 0
     probe_after: int = _FIRST_PROBE
-    probed_deeper: bool = field(default=False)
+    probed_deeper: bool = False
+    probing: bool = False
+    """Whether the cycle that runs is such a try."""
+    promising: bool = False
+    """Whether drafting, tried while it was not chosen, paid in its last cycle."""
 
     def copy(self) -> "_Costs":
         """A start for another number of rows: one measurement for each depth."""
@@ -211,14 +229,17 @@ class _Acceptance:
         self._reached = [1.0] * deepest
         self._passed = [0.7] * deepest
 
-    def record(self, cycle: Cycle) -> None:
-        """Count a cycle that was to draft. A row that had nothing to propose failed at once."""
-        judged = cycle.accepted + (
-            cycle.delivered > cycle.accepted and cycle.accepted < max(cycle.drafted, 1)
-        )
-        for slot in range(min(judged, len(self._reached))):
-            self._reached[slot] = self._reached[slot] * _FORGET + 1.0
-            self._passed[slot] = self._passed[slot] * _FORGET + (slot < cycle.accepted)
+    def record(self, cycles: Sequence[Cycle]) -> None:
+        """Count the rows of a cycle that was to draft. A row that had nothing to propose failed at once."""
+        judged = [
+            cycle.accepted + (cycle.delivered > cycle.accepted and cycle.accepted < max(cycle.drafted, 1))
+            for cycle in cycles
+        ]
+        for slot in range(min(max(judged), len(self._reached))):
+            reached = sum(slot < count for count in judged)
+            passed = sum(slot < cycle.accepted for cycle in cycles)
+            self._reached[slot] = self._reached[slot] * _FORGET + reached
+            self._passed[slot] = self._passed[slot] * _FORGET + passed
 
     def rates(self, depth: int) -> list[float]:
         """Acceptance of the first `depth` slots."""

@@ -6,7 +6,7 @@ import pytest
 
 from eagleray.speculation.acceptance import Cycle
 from eagleray.speculation.costs import expected_tokens
-from eagleray.speculation.depth import DepthChooser
+from eagleray.speculation.depth import LEAST_GAIN, DepthChooser
 
 DEEPEST = 7
 
@@ -17,10 +17,11 @@ class SimulatedEngine:
     Args:
         acceptance: Of every slot.
         cycle_s: Seconds by rows and depth.
+        told_s: What drafting costs besides, after cycles without.
     """
 
-    def __init__(self, acceptance, cycle_s, seed=0):
-        self.acceptance, self.cycle_s = acceptance, cycle_s
+    def __init__(self, acceptance, cycle_s, seed=0, told_s=0.0):
+        self.acceptance, self.cycle_s, self.told_s = acceptance, cycle_s, told_s
         self.random = random.Random(seed)
         self.spent_s = 0.0
         self.tokens = 0
@@ -33,8 +34,9 @@ class SimulatedEngine:
             seconds = self.cycle_s(rows, depth) * self.random.uniform(0.95, 1.05)
             if self.random.random() < 0.02:
                 seconds *= 3
-            chooser.record(rows, depth, seconds, counts)
-            self.spent_s += self.cycle_s(rows, depth)
+            told_s = self.told_s if depth > 0 and self.depths[-1:] == [0] else 0.0
+            chooser.record(rows, depth, seconds, counts, told_s=told_s)
+            self.spent_s += self.cycle_s(rows, depth) + told_s
             self.tokens += sum(count.delivered for count in counts)
             self.depths.append(depth)
 
@@ -82,6 +84,17 @@ def test_a_drafter_that_is_never_right_is_hardly_asked():
     assert engine.depths[-1000:].count(0) > 980
     assert chooser.choice(1).depth == 0
     assert "plain decoding" in chooser.choice(1).reason
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.2, 0.3, 0.4, 0.45])
+def test_trying_costs_little_where_telling_the_drafter_costs_more_than_a_cycle(acceptance):
+    """Eight rows whose prompts the drafter has to read first, at many rates on both sides of paying."""
+    engine = SimulatedEngine(acceptance, compute_bound, told_s=2.0)
+    chooser = DepthChooser(DEEPEST)
+    engine.run(chooser, 8, 60)
+    engine.spent_s = engine.tokens = 0
+    engine.run(chooser, 8, 4000)
+    assert engine.tokens / engine.spent_s >= 0.98 * engine.rate(8, 0)
 
 
 def test_it_follows_prompts_that_change():
@@ -153,7 +166,7 @@ def test_rows_that_draft_nothing_count_as_refused():
     for _ in range(300):
         depth = chooser.next_depth(1)
         chooser.record(1, depth, 1.0, [Cycle(drafted=0, accepted=0, delivered=1)])
-    assert chooser._tokens(3) < 1.05
+    assert chooser._tokens(3) < LEAST_GAIN
     assert chooser.choice(1).speedup == pytest.approx(1.0, abs=0.05)
 
 

@@ -71,8 +71,7 @@ class RunningBatch:
         if self._chooser is None:
             return self._cycle(self._depth)
         depth = self._chooser.next_depth(len(self._slots.rows))
-        if depth > 0:
-            self._slots.settle()
+        told_s = self._slots.settle() if depth > 0 else 0.0
         # A row at its last token, or one that is not to draft, says nothing of the drafter.
         able = [row for row in self._slots.rows if depth == 0 or row.draftable(depth) > 0]
         recordings = self._recordings
@@ -81,7 +80,8 @@ class RunningBatch:
         seconds = perf_counter() - started_s
         # A cycle that records a step says nothing of what cycles cost.
         if able and recordings == self._recordings:
-            self._chooser.record(len(self._slots.rows), depth, seconds, [row.newest_cycle for row in able])
+            cycles = [row.newest_cycle for row in able]
+            self._chooser.record(len(self._slots.rows), depth, seconds, cycles, told_s=told_s)
         return delivered
 
     @property

@@ -6,6 +6,7 @@ Shapes: B rows, Q positions of the longest, L tapped layers, D target width.
 """
 
 from collections.abc import Sequence
+from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -109,11 +110,14 @@ class Slots:
         """Whether anybody is told."""
         return self._observer is not None or self.taps.capture is not None
 
-    def settle(self) -> None:
-        """Tell the drafter what it was not told yet."""
-        if self._observer is not None:
-            with self._stopwatch.phase("draft"):
-                self._observer.settle()
+    def settle(self) -> float:
+        """Tell the drafter what it was not told yet. Returns the seconds that took."""
+        if self._observer is None:
+            return 0.0
+        began_s = perf_counter()
+        with self._stopwatch.phase("draft"):
+            self._observer.settle()
+        return perf_counter() - began_s
 
     def release(self) -> list[Row]:
         """Remove finished rows, free their slots and return them."""

@@ -41,9 +41,9 @@ class Scheduled(DepthChooser):
     def next_depth(self, rows):
         return self.pattern[len(self.seen) % len(self.pattern)]
 
-    def record(self, rows, depth, cycle_s, cycles):
+    def record(self, rows, depth, cycle_s, cycles, *, told_s):
         self.seen.append(depth)
-        super().record(rows, depth, cycle_s, cycles)
+        super().record(rows, depth, cycle_s, cycles, told_s=told_s)
 
 
 @pytest.mark.parametrize("pattern", [[0], [0, 0, 3], [4, 0, 1, 0, 0, 0, 0, 2], [0] * 35 + [5]])
