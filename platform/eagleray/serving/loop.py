@@ -138,18 +138,17 @@ class EngineLoop:
 
     def _take_commands(self) -> bool:
         """Do what was asked for, waiting while there is nothing else to do. False to end."""
-        slept = not any(self._busy())
-        while not self._closing and not any(self._busy()):
-            self._commands.get()()
-            self._let_go()
-        if slept:
-            self._wait_for_others()
+        if not any(self._busy()):
+            self._sleep()
         while not self._closing and not self._commands.empty():
             self._commands.get()()
         return not self._closing
 
-    def _wait_for_others(self) -> None:
-        """Do what is asked for as long as one request follows another."""
+    def _sleep(self) -> None:
+        """Wait for a request, and then for as long as one follows another."""
+        while not self._closing and not any(self._busy()):
+            self._commands.get()()
+            self._let_go()
         latest_s = time.monotonic() + LONGEST_PATIENCE * self._cycle_s
         with suppress(queue.Empty):
             while not self._closing and (left_s := latest_s - time.monotonic()) > 0.0:

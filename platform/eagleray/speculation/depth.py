@@ -105,8 +105,7 @@ class DepthChooser:
         cycles = list(cycles)
         costs.time(max(cycle.drafted for cycle in cycles), cycle_s)
         delivered = sum(cycle.delivered for cycle in cycles)
-        if costs.probing:
-            costs.probing = False
+        if depth != costs.depth and not costs.untimed:
             self._owed_s += told_s + cycle_s - delivered / (len(cycles) * self._rate(costs, costs.depth))
         self._owed_s = max(0.0, self._owed_s - TRIAL_SHARE * cycle_s)
         if depth == 0:
@@ -160,7 +159,7 @@ class DepthChooser:
     def _probe(self, costs: "_Costs") -> int:
         """Try the best of the depths on the other side of drafting or not; next time, later."""
         later = _FIRST_PROBE if costs.promising else 2 * costs.probe_after
-        costs.since_probe, costs.promising, costs.probing = 0, False, True
+        costs.since_probe, costs.promising = 0, False
         costs.probe_after = min(later, _RAREST_CHECK if costs.depth else _RAREST_PROBE)
         if costs.depth > 0 and costs.probed_deeper:
             costs.probed_deeper = False
@@ -184,8 +183,6 @@ class _Costs:
     since_probe: int = 0
     probe_after: int = _FIRST_PROBE
     probed_deeper: bool = False
-    probing: bool = False
-    """Whether the cycle that runs is such a try."""
     promising: bool = False
     """Whether drafting, tried while it was not chosen, paid in its last cycle."""
 

@@ -6,7 +6,7 @@ import pytest
 
 from eagleray.speculation.acceptance import Cycle
 from eagleray.speculation.costs import expected_tokens
-from eagleray.speculation.depth import LEAST_GAIN, DepthChooser
+from eagleray.speculation.depth import DepthChooser
 
 DEEPEST = 7
 
@@ -163,10 +163,10 @@ def test_the_choice_says_what_it_promises():
 def test_rows_that_draft_nothing_count_as_refused():
     """Prompt lookup without a match: the cycle costs a plain step, and tells that depth buys nothing."""
     chooser = DepthChooser(3)
-    for _ in range(300):
+    for _ in range(2000):
         depth = chooser.next_depth(1)
         chooser.record(1, depth, 1.0, [Cycle(drafted=0, accepted=0, delivered=1)])
-    assert chooser._tokens(3) < LEAST_GAIN
+    assert chooser._tokens(3) < 1.05
     assert chooser.choice(1).speedup == pytest.approx(1.0, abs=0.05)
 
 
